@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from keyscale.vocabulary import Role
 
 from ..access.identities import Admin, User
-from ..control_plane.dependencies import Control
+from ..control_plane.dependencies import ContextOf
 from ..control_plane.guarded_route import GuardedRoute
 from . import tokens
 from .schemas import NewTokenAnswer, TokenList, TokenRequest, UserAnswer
@@ -18,27 +18,27 @@ router = APIRouter(tags=["tokens"], route_class=GuardedRoute)
 
 
 @router.post("/tokens", status_code=201)
-def create_token(control: Control, user: Admin, request: TokenRequest) -> NewTokenAnswer:
+def create_token(context: ContextOf, user: Admin, request: TokenRequest) -> NewTokenAnswer:
     """Creates a token.
 
     Only this answer contains its value; it cannot be read again.
     """
-    return tokens.create(control, user, request)
+    return tokens.create(context, user, request)
 
 
 @router.get("/tokens")
-def list_tokens(control: Control, _: Admin, role: Roles = []) -> TokenList:  # noqa: B006 - FastAPI copies it
+def list_tokens(context: ContextOf, _: Admin, role: Roles = []) -> TokenList:  # noqa: B006 - FastAPI copies it
     """Lists all tokens without their values, the newest first."""
-    return tokens.list_all(control, role)
+    return tokens.list_all(context, role)
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
-def revoke_token(control: Control, user: Admin, token_id: str) -> None:
+def revoke_token(context: ContextOf, user: Admin, token_id: str) -> None:
     """Revokes a token, with its sessions and its subscriptions.
 
     Messages that wait are not sent.
     """
-    tokens.revoke(control, user, token_id)
+    tokens.revoke(context, user, token_id)
 
 
 @router.get("/whoami")

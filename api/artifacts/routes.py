@@ -8,7 +8,7 @@ from fastapi.responses import StreamingResponse
 from keyscale.vocabulary import ArtifactKind
 
 from ..access.identities import Operator, User
-from ..control_plane.dependencies import Control, ListingOf
+from ..control_plane.dependencies import ContextOf, ListingOf
 from ..control_plane.guarded_route import UploadRoute
 from ..shapes import NAME_PATTERN
 from . import artifacts
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/artifacts", tags=["artifacts"], route_class=UploadRo
 
 @router.post("", status_code=201, responses={200: {"model": ArtifactAnswer}})
 def upload_artifact(
-    control: Control,
+    context: ContextOf,
     user: Operator,
     response: Response,
     file: Annotated[
@@ -38,7 +38,7 @@ def upload_artifact(
     If the name exists, the file becomes its next version. Uploading the same bytes again answers 200 and the version
     with these bytes.
     """
-    answer, is_new = artifacts.upload(control, user, file.file, file.filename or "", name)
+    answer, is_new = artifacts.upload(context, user, file.file, file.filename or "", name)
     if not is_new:
         response.status_code = 200
     return answer
@@ -46,29 +46,29 @@ def upload_artifact(
 
 @router.get("")
 def list_artifacts(
-    control: Control,
+    context: ContextOf,
     user: User,
     listing: ListingOf,
     kind: Kinds = [],  # noqa: B006 - FastAPI copies it
     name: Name = None,
 ) -> ArtifactList:
     """Lists the artifacts that the user may see, the newest first."""
-    return artifacts.list_all(control, user, listing, kind, name)
+    return artifacts.list_all(context, user, listing, kind, name)
 
 
 @router.get("/platform")
-def show_platform(control: Control, _: User) -> PlatformAnswer:
+def show_platform(context: ContextOf, _: User) -> PlatformAnswer:
     """Shows the Python, packages and jars that the platform offers jobs.
 
     Every job has the Python and the packages; jobs can name the packages of jars.
     """
-    return artifacts.show_platform(control)
+    return artifacts.show_platform(context)
 
 
 @router.get("/{artifact_id}")
-def show_artifact(control: Control, user: User, artifact_id: str) -> ArtifactAnswer:
+def show_artifact(context: ContextOf, user: User, artifact_id: str) -> ArtifactAnswer:
     """Shows an artifact."""
-    return artifacts.show(control, user, artifact_id)
+    return artifacts.show(context, user, artifact_id)
 
 
 @router.get(
@@ -76,14 +76,14 @@ def show_artifact(control: Control, user: User, artifact_id: str) -> ArtifactAns
     response_class=StreamingResponse,
     responses={200: {"content": {"application/octet-stream": {}}}},
 )
-def download_artifact(control: Control, _: Operator, artifact_id: str) -> StreamingResponse:
+def download_artifact(context: ContextOf, _: Operator, artifact_id: str) -> StreamingResponse:
     """Downloads the file of an artifact."""
-    found = artifacts.content_of(control, artifact_id)
+    found = artifacts.content_of(context, artifact_id)
     headers = {"Content-Disposition": f'attachment; filename="{found.filename}"'}
     return StreamingResponse(found.chunks, media_type="application/octet-stream", headers=headers)
 
 
 @router.delete("/{artifact_id}", status_code=204)
-def delete_artifact(control: Control, user: Operator, artifact_id: str) -> None:
+def delete_artifact(context: ContextOf, user: Operator, artifact_id: str) -> None:
     """Deletes an artifact that no job uses."""
-    artifacts.delete(control, user, artifact_id)
+    artifacts.delete(context, user, artifact_id)

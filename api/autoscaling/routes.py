@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from keyscale.vocabulary import KEY_GROUPS_MAX
 
 from ..access.identities import User
-from ..control_plane.dependencies import Control, ListingOf
+from ..control_plane.dependencies import ContextOf, ListingOf
 from ..control_plane.guarded_route import GuardedRoute
 from . import decisions
 from .schemas import AutoscalerAnswer, ReplayAnswer, ScalingDecisionList
@@ -16,26 +16,26 @@ router = APIRouter(prefix="/jobs/{job_id}/autoscaler", tags=["autoscaler"], rout
 
 
 @router.get("")
-def show_autoscaler(control: Control, _: User, job_id: str) -> AutoscalerAnswer:
+def show_autoscaler(context: ContextOf, _: User, job_id: str) -> AutoscalerAnswer:
     """Shows the mode, latest decision and last move of a job's autoscaler."""
-    return decisions.show(control, job_id)
+    return decisions.show(context, job_id)
 
 
 @router.get("/decisions")
 def list_scaling_decisions(
-    control: Control,
+    context: ContextOf,
     _: User,
     job_id: str,
     listing: ListingOf,
     moves_only: Annotated[bool, Query(description="Only decisions that have rescaled the job.")] = False,
 ) -> ScalingDecisionList:
     """Lists the autoscaler's decisions about a job, the newest first."""
-    return decisions.list_of(control, job_id, listing, moves_only=moves_only)
+    return decisions.list_of(context, job_id, listing, moves_only=moves_only)
 
 
 @router.get("/replay")
 def replay_input(
-    control: Control,
+    context: ContextOf,
     _: User,
     job_id: str,
     parallelism: Annotated[int, Query(ge=1, le=KEY_GROUPS_MAX, description="The parallelism to replay it at.")],
@@ -46,4 +46,4 @@ def replay_input(
     It shows the records that would have waited, beside those that waited, and how far the model is from what was
     measured.
     """
-    return decisions.replay_of(control, job_id, parallelism, hours)
+    return decisions.replay_of(context, job_id, parallelism, hours)

@@ -19,7 +19,7 @@ async def _context(request: Request) -> Context:
     return context
 
 
-Control = Annotated[Context, Depends(_context)]
+ContextOf = Annotated[Context, Depends(_context)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="The longest list to return.")]
 After = Annotated[
     str | None,

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from .dependencies import Control
+from .dependencies import ContextOf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -84,13 +84,13 @@ class GuardedRoute(APIRoute):
     def _of_request(self, endpoint: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the endpoint with the request in place of its dependencies."""
         parameters = signature(endpoint).parameters
-        controls = [name for name, each in parameters.items() if each.annotation == Control]
+        contexts = [name for name, each in parameters.items() if each.annotation == ContextOf]
         own = next((name for name, each in parameters.items() if each.annotation is Request), None)
         guards = self._guards
 
         def begin(arguments: dict[str, Any]) -> Request:
             request: Request = arguments.pop(_REQUEST) if own is None else arguments[own]
-            arguments.update(dict.fromkeys(controls, request.app.state.context) if controls else {})
+            arguments.update(dict.fromkeys(contexts, request.app.state.context) if contexts else {})
             return request
 
         def written(answer: Any, arguments: dict[str, Any], request: Request) -> Any:
@@ -108,7 +108,7 @@ class GuardedRoute(APIRoute):
                 arguments[name] = await run_in_threadpool(guard, request=request)
             return written(await endpoint(**arguments), arguments, request)
 
-        rest = [each for name, each in parameters.items() if name not in {*guards, *controls}]
+        rest = [each for name, each in parameters.items() if name not in {*guards, *contexts}]
         if own is None:
             rest.append(Parameter(_REQUEST, Parameter.KEYWORD_ONLY, annotation=Request))
         of_request = wraps(endpoint)(answer_in_loop if iscoroutinefunction(endpoint) else answer)

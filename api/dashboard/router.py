@@ -33,7 +33,7 @@ from ..access.openid import SignIn
 from ..access.principal import authenticate_token
 from ..access.refusals import note_refusal
 from ..access.tokens import new_token
-from ..control_plane.dependencies import Control  # noqa: TC001 - FastAPI reads the annotation when it starts
+from ..control_plane.dependencies import ContextOf  # noqa: TC001 - FastAPI reads the annotation when it starts
 from ..errors import (
     RateLimitedError,
     RoleMissingError,
@@ -163,7 +163,7 @@ def show_login(request: Request, next: str = START_PAGE) -> Response:  # noqa: A
 
 @router.post("/login")
 def log_in(
-    control: Control,
+    context: ContextOf,
     request: Request,
     token: Annotated[str, Form()],
     next: Annotated[str, Form()] = START_PAGE,  # noqa: A002 - the form field's name
@@ -173,12 +173,12 @@ def log_in(
     Scripts cannot read its cookie and other sites cannot send it; the cookie does not contain the token.
     """
     require_own_origin(request)
-    token, hours = token.strip(), control.settings.session_hours
+    token, hours = token.strip(), context.settings.session_hours
     origin = events.ORIGIN.get()
-    if origin is not None and (wait_s := control.rates.failures.wait_s(origin.address)) > 0:
+    if origin is not None and (wait_s := context.rates.failures.wait_s(origin.address)) > 0:
         return _refused_sign_in(request, next, RateLimitedError("too many sign-ins failed", wait_s))
     try:
-        with control.sessions.begin() as session:
+        with context.sessions.begin() as session:
             user = authenticate_token(session, token)
             cookie = browser_sessions.begin(session, user, token=token, hours=hours)
     except TokenMissingError as error:
@@ -189,15 +189,15 @@ def log_in(
 
 
 @router.get("/sign-in")
-def lead_to_issuer(control: Control, request: Request, next: str = START_PAGE) -> Response:  # noqa: A002 - as above
+def lead_to_issuer(context: ContextOf, request: Request, next: str = START_PAGE) -> Response:  # noqa: A002 - as above
     """Begins a sign-in at the issuer.
 
     Its secrets wait in a cookie of this browser for the way back.
     """
-    if control.issuer is None:
+    if context.issuer is None:
         return RedirectResponse("/ui/login", status_code=303, headers=HEADERS)
     sign_in = SignIn(new_token(), new_token(), new_token() + new_token())
-    url = control.issuer.sign_in_url(sign_in, _redirect_uri(request))
+    url = context.issuer.sign_in_url(sign_in, _redirect_uri(request))
     answer = RedirectResponse(url, status_code=303, headers=HEADERS)
     answer.set_cookie(
         SIGN_IN_COOKIE,
@@ -212,7 +212,7 @@ def lead_to_issuer(control: Control, request: Request, next: str = START_PAGE) -
 
 
 @router.get("/signed-in")
-def come_from_issuer(control: Control, request: Request, state: str = "", code: str = "") -> Response:
+def come_from_issuer(context: ContextOf, request: Request, state: str = "", code: str = "") -> Response:
     """Begins a session for the user whom the issuer has sent back.
 
     This browser must have begun the sign-in.
@@ -220,12 +220,12 @@ def come_from_issuer(control: Control, request: Request, state: str = "", code: 
     kept = request.cookies.get(SIGN_IN_COOKIE, "").split(".", 3)
     target = _own_address(unquote(kept[3])) if len(kept) == 4 else START_PAGE
     try:
-        user = _redeem(control, request, kept, state, code)
+        user = _redeem(context, request, kept, state, code)
     except (TokenMissingError, RoleMissingError) as error:
         answer = _refused_sign_in(request, target, note_refusal(request, error), at_issuer=True)
     else:
-        hours = control.settings.session_hours
-        with control.sessions.begin() as session:
+        hours = context.settings.session_hours
+        with context.sessions.begin() as session:
             cookie = browser_sessions.begin(session, user, token=None, hours=hours)
         # Not a redirect: on a way that began at another site, browsers do not send a strict cookie.
         answer = _page("signed_in.html", {"next": target})
@@ -235,13 +235,13 @@ def come_from_issuer(control: Control, request: Request, state: str = "", code: 
 
 
 @router.post("/logout")
-def log_out(control: Control, request: Request) -> Response:
+def log_out(context: ContextOf, request: Request) -> Response:
     """Ends the session, also in the database.
 
     The session's token stays valid.
     """
     require_own_origin(request)
-    with control.sessions.begin() as session:
+    with context.sessions.begin() as session:
         browser_sessions.end(session, request.cookies.get(SESSION_COOKIE, ""))
     answer = RedirectResponse("/ui/login", status_code=303, headers=HEADERS)
     answer.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
@@ -320,11 +320,11 @@ def _login_page(request: Request, target: str, refusal: str = "", status: int = 
     return _page("login.html", {"next": _own_address(target), "refusal": refusal, "issuer": link}, status=status)
 
 
-def _redeem(control: Context, request: Request, kept: list[str], state: str, code: str) -> Principal:
+def _redeem(context: Context, request: Request, kept: list[str], state: str, code: str) -> Principal:
     is_ours = len(kept) == 4 and hmac.compare_digest(kept[0].encode(), state.encode())
-    if control.issuer is None or not is_ours or not code:
+    if context.issuer is None or not is_ours or not code:
         raise TokenMissingError("the sign-in was not started in this browser")
-    return control.issuer.redeem(code, SignIn(*kept[:3]), _redirect_uri(request))
+    return context.issuer.redeem(code, SignIn(*kept[:3]), _redirect_uri(request))
 
 
 def _redirect_uri(request: Request) -> str:

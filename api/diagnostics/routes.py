@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from ..access.identities import Operator
-from ..control_plane.dependencies import Control
+from ..control_plane.dependencies import ContextOf
 from ..control_plane.guarded_route import GuardedRoute
 from . import diagnostics
 from .schemas import DiagnosticAnswer, DiagnosticList, DiagnosticRequest
@@ -12,22 +12,22 @@ router = APIRouter(prefix="/jobs/{job_id}/diagnostics", tags=["diagnostics"], ro
 
 
 @router.post("", status_code=202)
-def request_diagnostic(control: Control, user: Operator, job_id: str, request: DiagnosticRequest) -> DiagnosticAnswer:
+def request_diagnostic(context: ContextOf, user: Operator, job_id: str, request: DiagnosticRequest) -> DiagnosticAnswer:
     """Requests a look into a running job, beside its batches.
 
     Poll it by its id: the driver answers within seconds, also while a batch hangs. The same id again is the same
     diagnostic.
     """
-    return diagnostics.request(control, user, job_id, request)
+    return diagnostics.request(context, user, job_id, request)
 
 
 @router.get("")
-def list_diagnostics(control: Control, _: Operator, job_id: str) -> DiagnosticList:
+def list_diagnostics(context: ContextOf, _: Operator, job_id: str) -> DiagnosticList:
     """Lists the latest diagnostics of a job, the newest first."""
-    return diagnostics.list_of(control, job_id)
+    return diagnostics.list_of(context, job_id)
 
 
 @router.get("/{diagnostic_id}")
-def show_diagnostic(control: Control, _: Operator, job_id: str, diagnostic_id: str) -> DiagnosticAnswer:
+def show_diagnostic(context: ContextOf, _: Operator, job_id: str, diagnostic_id: str) -> DiagnosticAnswer:
     """Shows a diagnostic with its parts."""
-    return diagnostics.show(control, job_id, diagnostic_id)
+    return diagnostics.show(context, job_id, diagnostic_id)

@@ -35,7 +35,7 @@ from keyscale.jobs.protocol.messages import (
 )
 
 from ..access.identities import Driver, LostAttempt, ProvableAttempt
-from ..control_plane.dependencies import Control
+from ..control_plane.dependencies import ContextOf
 from ..control_plane.guarded_route import ReportRoute
 from ..shapes import NUMBER_MAX
 from . import drivers
@@ -54,9 +54,9 @@ async def _body(request: Request) -> bytes:
 Body = Annotated[bytes, Depends(_body)]
 
 
-def _read(control: Control, kind: type[Report], body: bytes) -> Report:
+def _read(context: ContextOf, kind: type[Report], body: bytes) -> Report:
     is_large = len(body) > ReportRoute.unguarded_bytes_max
-    with control.report_reading if is_large else nullcontext():
+    with context.report_reading if is_large else nullcontext():
         return _validated(kind, body)
 
 
@@ -71,12 +71,12 @@ def _validated(kind: type[Report], body: bytes) -> Report:
 
 
 @contextmanager
-def _charged(control: Control, driver: Driver) -> Iterator[None]:
+def _charged(context: ContextOf, driver: Driver) -> Iterator[None]:
     began = time.thread_time()
     try:
         yield
     finally:
-        control.rates.reports_ms.charge(driver.job_id, 1000 * (time.thread_time() - began))
+        context.rates.reports_ms.charge(driver.job_id, 1000 * (time.thread_time() - began))
 
 
 router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False, route_class=ReportRoute)
@@ -84,72 +84,72 @@ router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False, r
 
 # First, as drivers send these all the time: each route before a request's route costs a comparison.
 @router.post("/heartbeat")
-def heartbeat(control: Control, driver: Driver, body: Body) -> HeartbeatResponse:
+def heartbeat(context: ContextOf, driver: Driver, body: Body) -> HeartbeatResponse:
     """Takes a driver's state, and answers with its commands."""
-    with _charged(control, driver):
-        return drivers.heartbeat(control, driver, _read(control, Heartbeat, body))
+    with _charged(context, driver):
+        return drivers.heartbeat(context, driver, _read(context, Heartbeat, body))
 
 
 @router.get("/call")
 async def wait_for_call(
-    control: Control,
+    context: ContextOf,
     driver: Driver,
     revision: Annotated[int, Query(ge=1, le=NUMBER_MAX)],
     seconds: Annotated[float, Query(ge=0, le=WAIT_S_MAX)],
 ) -> Call:
     """Waits until the control plane wants a heartbeat of the driver."""
     listening = Listening(driver.job_id, driver.attempt, revision)
-    return Call(is_called=driver.over or await control.calls.wait(listening, seconds))
+    return Call(is_called=driver.over or await context.calls.wait(listening, seconds))
 
 
 @router.post("/attach")
-def attach(control: Control, driver: Driver, body: Body) -> AttachResponse:
+def attach(context: ContextOf, driver: Driver, body: Body) -> AttachResponse:
     """Answers a driver's request for work."""
-    with _charged(control, driver):
-        return drivers.attach(control, driver, _read(control, AttachRequest, body))
+    with _charged(context, driver):
+        return drivers.attach(context, driver, _read(context, AttachRequest, body))
 
 
 @router.get("/proof")
-def prove_knowledge(control: Control, attempt: ProvableAttempt, nonce: str = "") -> Proof:
+def prove_knowledge(context: ContextOf, attempt: ProvableAttempt, nonce: str = "") -> Proof:
     """Proves to a driver that this control plane knows its attempt.
 
     The driver sends no token before that.
     """
-    return Proof(proof=prove(attempt, nonce, control.settings.control_url))
+    return Proof(proof=prove(attempt, nonce, context.settings.control_url))
 
 
 @router.get("/unknown")
-def prove_ignorance(control: Control, lost: LostAttempt, nonce: str = "") -> Proof:
+def prove_ignorance(context: ContextOf, lost: LostAttempt, nonce: str = "") -> Proof:
     """Proves to a driver that this database has lost its attempt.
 
     A backup that is older than the attempt has.
     """
-    return Proof(proof=prove(lost, nonce, control.settings.control_url, UNKNOWN))
+    return Proof(proof=prove(lost, nonce, context.settings.control_url, UNKNOWN))
 
 
 @router.get("/artifact")
-def read_artifact(control: Control, driver: Driver) -> StreamingResponse:
+def read_artifact(context: ContextOf, driver: Driver) -> StreamingResponse:
     """Sends a driver its job's artifact."""
-    return StreamingResponse(drivers.artifact_bytes(control, driver), media_type="application/octet-stream")
+    return StreamingResponse(drivers.artifact_bytes(context, driver), media_type="application/octet-stream")
 
 
 @router.get("/store-credentials")
-def give_store_credentials(control: Control, driver: Driver) -> StoreCredentials:
+def give_store_credentials(context: ContextOf, driver: Driver) -> StoreCredentials:
     """Gives a driver credentials for its job's objects in the store."""
-    return drivers.store_credentials(control, driver)
+    return drivers.store_credentials(context, driver)
 
 
 @router.post("/checkpoints", status_code=204)
-def report_checkpoint(control: Control, driver: Driver, body: Body) -> Response:
+def report_checkpoint(context: ContextOf, driver: Driver, body: Body) -> Response:
     """Takes a driver's report of a checkpoint's progress."""
-    with _charged(control, driver):
-        drivers.report_checkpoint(control, driver, _read(control, CheckpointReport, body))
+    with _charged(context, driver):
+        drivers.report_checkpoint(context, driver, _read(context, CheckpointReport, body))
     return Response(status_code=204)
 
 
 @router.post("/diagnostics", status_code=204)
-def report_diagnostic(control: Control, driver: Driver, body: Body) -> Response:
+def report_diagnostic(context: ContextOf, driver: Driver, body: Body) -> Response:
     """Takes a driver's report of a diagnostic."""
-    with _charged(control, driver):
-        drivers.report_diagnostic(control, driver, _read(control, DiagnosticReport, body))
+    with _charged(context, driver):
+        drivers.report_diagnostic(context, driver, _read(context, DiagnosticReport, body))
     return Response(status_code=204)

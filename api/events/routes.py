@@ -11,7 +11,7 @@ from keyscale.db.event_kinds import EVENT_KINDS
 from keyscale.db.repositories.events import EventFilter
 
 from ..access.identities import User
-from ..control_plane.dependencies import Control, ListingOf
+from ..control_plane.dependencies import ContextOf, ListingOf
 from ..control_plane.guarded_route import GuardedRoute
 from ..shapes import NUMBER_MAX, TEXT_PATTERN
 from . import event_export, events
@@ -69,28 +69,28 @@ FilterOf = Annotated[EventFilter, Depends(_filter)]
 
 
 @router.get("/events")
-def list_all_events(control: Control, user: User, listing: ListingOf, chosen: FilterOf, job: Job = None) -> EventList:
+def list_all_events(context: ContextOf, user: User, listing: ListingOf, chosen: FilterOf, job: Job = None) -> EventList:
     """Lists the events in the user's scope, newest first.
 
     Events concern jobs, deleted jobs too, and artifacts. Administrators also see sign-ins, changes of tokens, the
     addresses of requests, and refused requests with `kind=ACCESS_DENIED`.
     """
-    return events.list_events(control, user, job, listing, chosen)
+    return events.list_events(context, user, job, listing, chosen)
 
 
 @router.get("/events/export", response_class=StreamingResponse)
 def export_events(
-    control: Control,
+    context: ContextOf,
     user: User,
     chosen: FilterOf,
     job: Job = None,
     format: Format = ExportFormat.NDJSON,  # noqa: A002 - the name in the query
 ) -> StreamingResponse:
     """Exports all chosen events, newest first, as lines of JSON or CSV."""
-    return StreamingResponse(event_export.exported(control, user, job, chosen, format), media_type=format.content_type)
+    return StreamingResponse(event_export.exported(context, user, job, chosen, format), media_type=format.content_type)
 
 
 @router.get("/jobs/{job_id}/events")
-def list_events(control: Control, user: User, job_id: str, listing: ListingOf, chosen: FilterOf) -> EventList:
+def list_events(context: ContextOf, user: User, job_id: str, listing: ListingOf, chosen: FilterOf) -> EventList:
     """Lists a job's events, newest first."""
-    return events.list_job_events(control, user, job_id, listing, chosen)
+    return events.list_job_events(context, user, job_id, listing, chosen)

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from ..access.credentials import credential_of
 from ..access.identities import User
 from ..control_plane.context import Context
-from ..control_plane.dependencies import Control
+from ..control_plane.dependencies import ContextOf
 from ..control_plane.subscriber import Subject, Subscriber, Topic
 from ..jobs import jobs
 from ..operations import operations
@@ -92,27 +92,27 @@ _OF_OPERATION = _events(
 )
 
 
-def _job(control: Control, _: User, job_id: str) -> str:
-    return jobs.id_of(control, job_id)
+def _job(context: ContextOf, _: User, job_id: str) -> str:
+    return jobs.id_of(context, job_id)
 
 
-def _operation(control: Control, _: User, operation_id: str) -> OperationAnswer:
-    return operations.show(control, operation_id)
+def _operation(context: ContextOf, _: User, operation_id: str) -> OperationAnswer:
+    return operations.show(context, operation_id)
 
 
 @router.get("/stream", status_code=200, response_class=EventStream, responses=_OF_CHANGES)
-async def stream_all(control: Control, user: User, request: Request, seconds: Seconds = SECONDS_MAX) -> EventStream:
+async def stream_all(context: ContextOf, user: User, request: Request, seconds: Seconds = SECONDS_MAX) -> EventStream:
     """Reports changes of the jobs in the user's scope: server-sent events.
 
     An event `change` names the topics (job, metrics) and the jobs, or null for very many. The first event comes
     immediately.
     """
-    return EventStream(control, control.change_feed.open(Subject(), user, credential_of(request, user)), seconds)
+    return EventStream(context, context.change_feed.open(Subject(), user, credential_of(request, user)), seconds)
 
 
 @router.get("/jobs/{job_id}/stream", status_code=200, response_class=EventStream, responses=_OF_CHANGES)
 async def stream_job(
-    control: Control, user: User, request: Request, job: Annotated[str, Depends(_job)], seconds: Seconds = SECONDS_MAX
+    context: ContextOf, user: User, request: Request, job: Annotated[str, Depends(_job)], seconds: Seconds = SECONDS_MAX
 ) -> EventStream:
     """Reports changes of a job: server-sent events.
 
@@ -121,12 +121,12 @@ async def stream_job(
     `away`: the database does not answer.
     """
     subject = Subject(job_id=job)
-    return EventStream(control, control.change_feed.open(subject, user, credential_of(request, user)), seconds)
+    return EventStream(context, context.change_feed.open(subject, user, credential_of(request, user)), seconds)
 
 
 @router.get("/operations/{operation_id}/stream", status_code=200, response_class=EventStream, responses=_OF_OPERATION)
 async def stream_operation(
-    control: Control,
+    context: ContextOf,
     user: User,
     request: Request,
     operation: Annotated[OperationAnswer, Depends(_operation)],
@@ -137,5 +137,5 @@ async def stream_operation(
     Each event `operation` holds the answer of GET /operations/{operation_id}. The stream ends with the operation.
     """
     subject, present = Subject(operation_id=operation.id), operation.model_dump(mode="json")
-    subscriber = control.change_feed.open(subject, user, credential_of(request, user), operation=present)
-    return EventStream(control, subscriber, seconds)
+    subscriber = context.change_feed.open(subject, user, credential_of(request, user), operation=present)
+    return EventStream(context, subscriber, seconds)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 from pydantic import Discriminator, Tag
 
 from ..access.identities import Operator
-from ..control_plane.dependencies import Control
+from ..control_plane.dependencies import ContextOf
 from ..control_plane.guarded_route import GuardedRoute
 from ..shapes import NUMBER_MAX
 from . import changed_keys, key_state
@@ -50,18 +50,18 @@ Changes = Annotated[
 
 @router.get("/state-history/{operator}")
 def show_key_history(  # noqa: PLR0917 - FastAPI passes them by name
-    control: Control, user: Operator, job_id: str, operator: str, key: Key, state: str | None = None
+    context: ContextOf, user: Operator, job_id: str, operator: str, key: Key, state: str | None = None
 ) -> KeyHistoryAnswer:
     """Shows the changes of a key in a job's stored batches.
 
     A batch is stored until a checkpoint has replaced it.
     """
-    return key_state.show_history(control, user, job_id, operator, key, state=state)
+    return key_state.show_history(context, user, job_id, operator, key, state=state)
 
 
 @router.get("/state/{operator}")
 def show_key_of_operator(  # noqa: PLR0917 - FastAPI passes them by name
-    control: Control,
+    context: ContextOf,
     user: Operator,
     job_id: str,
     operator: str,
@@ -70,12 +70,12 @@ def show_key_of_operator(  # noqa: PLR0917 - FastAPI passes them by name
     after_batch: AfterBatch = None,
 ) -> KeyStateAnswer:
     """Shows all states and timers of a key of an operator."""
-    return key_state.show_key(control, user, job_id, operator, key, at=at, after_batch=after_batch)
+    return key_state.show_key(context, user, job_id, operator, key, at=at, after_batch=after_batch)
 
 
 @router.get("/state/{operator}/{state}")
 def show_key(  # noqa: PLR0917 - FastAPI passes them by name
-    control: Control,
+    context: ContextOf,
     user: Operator,
     job_id: str,
     operator: str,
@@ -88,16 +88,16 @@ def show_key(  # noqa: PLR0917 - FastAPI passes them by name
 
     No driver is needed: the state is read from the latest snapshot and the changelogs after it.
     """
-    return key_state.show_key(control, user, job_id, operator, key, state=state, at=at, after_batch=after_batch)
+    return key_state.show_key(context, user, job_id, operator, key, state=state, at=at, after_batch=after_batch)
 
 
 @router.post("/state-changes", status_code=201)
 def change_key_state(
-    control: Control, user: Operator, job_id: str, request: Changes
+    context: ContextOf, user: Operator, job_id: str, request: Changes
 ) -> ChangedKeyAnswer | ChangedKeysAnswer:
     """Sets or deletes the state of keys in a savepoint.
 
     The body is one change, or has a list of `changes`, which take effect in one savepoint.
     The job's history stays as it is until the job starts from the savepoint.
     """
-    return changed_keys.change(control, user, job_id, request)
+    return changed_keys.change(context, user, job_id, request)

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from ..access.identities import User
-from ..control_plane.dependencies import AttemptNumber, Control
+from ..control_plane.dependencies import AttemptNumber, ContextOf
 from ..control_plane.guarded_route import GuardedRoute
 from ..shapes import NUMBER_MAX
 from . import logs
@@ -32,9 +32,9 @@ async def _log_part(
 
 
 @router.get("")
-def show_log(control: Control, user: User, job_id: str, part: Annotated[LogPart, Depends(_log_part)]) -> LogAnswer:
+def show_log(context: ContextOf, user: User, job_id: str, part: Annotated[LogPart, Depends(_log_part)]) -> LogAnswer:
     """Shows a driver's log: its end, or lines by offset or text.
 
     To follow the log, ask again with `next_offset`. A log of another replica is fetched from that replica.
     """
-    return logs.show(control, user, job_id, part)
+    return logs.show(context, user, job_id, part)

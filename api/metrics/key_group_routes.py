@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from keyscale.jobs.protocol.storable_text import StorableText
 
 from ..access.identities import User
-from ..control_plane.dependencies import Control
+from ..control_plane.dependencies import ContextOf
 from ..control_plane.guarded_route import GuardedRoute
 from . import key_group_history
 from .schemas.key_group_history import KeyGroupsAnswer
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/jobs/{job_id}", tags=["jobs"], route_class=GuardedRo
 
 @router.get("/key-groups")
 def show_key_groups(
-    control: Control,
+    context: ContextOf,
     _: User,
     job_id: str,
     operator: Annotated[
@@ -25,4 +25,4 @@ def show_key_groups(
     ] = None,
 ) -> KeyGroupsAnswer:
     """Shows each key group's size at the latest checkpoints, and its owner."""
-    return key_group_history.show(control, job_id, operator)
+    return key_group_history.show(context, job_id, operator)

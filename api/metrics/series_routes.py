@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from ..access.identities import User
-from ..control_plane.dependencies import Control
+from ..control_plane.dependencies import ContextOf
 from ..control_plane.guarded_route import GuardedRoute
 from ..shapes import NUMBER_MAX
 from . import days, series, user_metrics
@@ -30,7 +30,7 @@ async def _span(from_ms: Time = None, to_ms: Time = None, points: Points = 360) 
 
 @router.get("/series")
 def show_series(
-    control: Control, _: User, job_id: str, span: Annotated[Span, Depends(_span)], names: Names = None
+    context: ContextOf, _: User, job_id: str, span: Annotated[Span, Depends(_span)], names: Names = None
 ) -> SeriesAnswer:
     """Shows a job's metrics over time, with events.
 
@@ -39,19 +39,19 @@ def show_series(
     The series are kept for an hour in steps of 10 s, for a day in minutes, for 30 days in quarters of an hour, and for
     two years in days.
     """
-    return series.show(control, job_id, span, names or ())
+    return series.show(context, job_id, span, names or ())
 
 
 @router.get("/user-metrics")
-def list_user_metrics(control: Control, _: User, job_id: str) -> UserMetricList:
+def list_user_metrics(context: ContextOf, _: User, job_id: str) -> UserMetricList:
     """Lists the metrics that a job's functions declare, with their values."""
-    return user_metrics.list_of(control, job_id)
+    return user_metrics.list_of(context, job_id)
 
 
 @router.get("/days")
-def list_days(control: Control, _: User, job_id: str, limit: DayLimit = 30) -> DayList:
+def list_days(context: ContextOf, _: User, job_id: str, limit: DayLimit = 30) -> DayList:
     """Lists a job's records, restarts and checkpoints per day, newest first.
 
     Days are in UTC, and kept for two years.
     """
-    return days.list_of(control, job_id, limit)
+    return days.list_of(context, job_id, limit)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Query, Response
 from keyscale.vocabulary import PLAIN, OperationKind, OperationStatus
 
 from ..access.identities import Operator, User
-from ..control_plane.dependencies import Control, ListingOf
+from ..control_plane.dependencies import ContextOf, ListingOf
 from ..control_plane.guarded_route import GuardedRoute
 from . import operation_requests, operations
 from .schemas.any_operation import AnyOperation
@@ -40,19 +40,19 @@ _ACCEPTED: dict[str, Any] = {
 
 @router.post("/jobs/{job_id}/operations", **_ACCEPTED)
 def request_operation(  # noqa: PLR0917 - FastAPI passes them by name
-    control: Control, user: Operator, job_id: str, request: AnyOperation, response: Response, if_match: IfMatch = None
+    context: ContextOf, user: Operator, job_id: str, request: AnyOperation, response: Response, if_match: IfMatch = None
 ) -> OperationAnswer:
     """Requests an operation of any kind.
 
     The same id with the same arguments again is the same operation. Poll it, or read its stream, by its id.
     """
-    answer = operation_requests.request(control, user, job_id, request.kind, request, if_match)
+    answer = operation_requests.request(context, user, job_id, request.kind, request, if_match)
     return _told(response, answer)
 
 
 @router.get("/jobs/{job_id}/operations")
 def list_operations(
-    control: Control,
+    context: ContextOf,
     _: User,
     job_id: str,
     listing: ListingOf,
@@ -60,54 +60,54 @@ def list_operations(
     status: Statuses = [],  # noqa: B006 - FastAPI copies it
 ) -> OperationList:
     """Lists a job's operations, the newest first."""
-    return operations.list_of(control, job_id, listing, kind, status)
+    return operations.list_of(context, job_id, listing, kind, status)
 
 
 @router.get("/operations/{operation_id}")
-def show_operation(control: Control, _: User, operation_id: str) -> OperationAnswer:
+def show_operation(context: ContextOf, _: User, operation_id: str) -> OperationAnswer:
     """Shows an operation by its id.
 
     Ids survive all restarts.
     """
-    return operations.show(control, operation_id)
+    return operations.show(context, operation_id)
 
 
 @router.post("/operations/{operation_id}/cancel", status_code=202)
-def cancel_operation(control: Control, user: Operator, operation_id: str) -> OperationAnswer:
+def cancel_operation(context: ContextOf, user: Operator, operation_id: str) -> OperationAnswer:
     """Cancels a change, such as a rescale; the job stays unchanged.
 
     Before the savepoint the old driver simply continues. After it, the job goes back to the savepoint, unless the new
     driver has committed a batch before: then the change has succeeded.
     """
-    return operations.cancel(control, user, operation_id)
+    return operations.cancel(context, user, operation_id)
 
 
 @router.post("/operations/{operation_id}/approve", **_ACCEPTED)
-def approve_operation(control: Control, user: Operator, operation_id: str, response: Response) -> OperationAnswer:
+def approve_operation(context: ContextOf, user: Operator, operation_id: str, response: Response) -> OperationAnswer:
     """Approves a change that waits, and begins it.
 
     Another user than the one who requested the change has to approve it. A cancel refuses the change.
     """
-    return _told(response, operation_requests.approve(control, user, operation_id))
+    return _told(response, operation_requests.approve(context, user, operation_id))
 
 
 @router.post("/jobs/{job_id}/start", **_ACCEPTED)
 def start_job(
-    control: Control, user: Operator, job_id: str, response: Response, request: StartRequest | None = None
+    context: ContextOf, user: Operator, job_id: str, response: Response, request: StartRequest | None = None
 ) -> OperationAnswer:
     """Starts a job.
 
     It starts from its latest checkpoint or savepoint if it has run before, or from `restore_from`. The start is
     COMPLETED when the job has processed its first input, or has found none.
     """
-    return _ask(control, user, job_id, OperationKind.START, request or StartRequest(), response)
+    return _ask(context, user, job_id, OperationKind.START, request or StartRequest(), response)
 
 
 def _short_form(kind: OperationKind) -> Callable[..., OperationAnswer]:
     def request_kind(
-        control: Control, user: Operator, job_id: str, response: Response, request: OperationRequest | None = None
+        context: ContextOf, user: Operator, job_id: str, response: Response, request: OperationRequest | None = None
     ) -> OperationAnswer:
-        return _ask(control, user, job_id, kind, request or OperationRequest(), response)
+        return _ask(context, user, job_id, kind, request or OperationRequest(), response)
 
     return request_kind
 
@@ -125,7 +125,7 @@ for _kind in PLAIN:
 
 @router.post("/jobs/{job_id}/rescale", **_ACCEPTED)
 def rescale_job(
-    control: Control, user: Operator, job_id: str, request: RescaleRequest, response: Response
+    context: ContextOf, user: Operator, job_id: str, request: RescaleRequest, response: Response
 ) -> OperationAnswer:
     """Changes a running job's parallelism.
 
@@ -134,12 +134,17 @@ def rescale_job(
 
     With `dry_run` it shows the plan: the ranges, bytes and files of each subtask, the skew, and the expected downtime.
     """
-    return _ask(control, user, job_id, OperationKind.RESCALE, request, response)
+    return _ask(context, user, job_id, OperationKind.RESCALE, request, response)
 
 
 @router.patch("/jobs/{job_id}", **_ACCEPTED)
 def update_job(  # noqa: PLR0917 - FastAPI passes them by name
-    control: Control, user: Operator, job_id: str, request: UpdateRequest, response: Response, if_match: IfMatch = None
+    context: ContextOf,
+    user: Operator,
+    job_id: str,
+    request: UpdateRequest,
+    response: Response,
+    if_match: IfMatch = None,
 ) -> OperationAnswer:
     """Changes a job's specification: its program, parameters, parallelism or settings.
 
@@ -151,13 +156,13 @@ def update_job(  # noqa: PLR0917 - FastAPI passes them by name
     or Spark settings, are tried in a separate process: the script runs up to `env.execute()`, and each operator's
     function is opened on empty state.
     """
-    answer = operation_requests.request(control, user, job_id, OperationKind.UPGRADE, request, if_match)
+    answer = operation_requests.request(context, user, job_id, OperationKind.UPGRADE, request, if_match)
     return _told(response, answer)
 
 
 @router.post("/jobs/{job_id}/rollback", **_ACCEPTED)
 def roll_job_back(
-    control: Control, user: Operator, job_id: str, request: RollbackRequest, response: Response
+    context: ContextOf, user: Operator, job_id: str, request: RollbackRequest, response: Response
 ) -> OperationAnswer:
     """Takes a job back to an earlier revision.
 
@@ -165,18 +170,18 @@ def roll_job_back(
 
     A running job first takes a savepoint of its current state, so that nothing is lost.
     """
-    return _ask(control, user, job_id, OperationKind.ROLLBACK, request, response)
+    return _ask(context, user, job_id, OperationKind.ROLLBACK, request, response)
 
 
 def _ask(  # noqa: PLR0917 - the parts of a request
-    control: Control,
+    context: ContextOf,
     user: Operator,
     job_id: str,
     kind: OperationKind,
     request: OperationRequest,
     response: Response,
 ) -> OperationAnswer:
-    return _told(response, operation_requests.request(control, user, job_id, kind, request))
+    return _told(response, operation_requests.request(context, user, job_id, kind, request))
 
 
 def _told(response: Response, answer: OperationAnswer) -> OperationAnswer:

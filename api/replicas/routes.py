@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from ..access.identities import User
-from ..control_plane.dependencies import Control
+from ..control_plane.dependencies import ContextOf
 from . import replicas
 from .schemas import ReplicaList
 
@@ -11,9 +11,9 @@ router = APIRouter(tags=["replicas"])
 
 
 @router.get("/replicas")
-def list_replicas(control: Control, _: User) -> ReplicaList:
+def list_replicas(context: ContextOf, _: User) -> ReplicaList:
     """Lists all control planes on this database.
 
     Shows which replica leads, since when, and each replica's last sign of life.
     """
-    return replicas.list_all(control)
+    return replicas.list_all(context)

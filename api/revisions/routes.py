@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from ..access.identities import User
-from ..control_plane.dependencies import Control, ListingOf
+from ..control_plane.dependencies import ContextOf, ListingOf
 from ..control_plane.guarded_route import GuardedRoute
 from ..shapes import NUMBER_MAX, TEXT_PATTERN
 from . import revisions
@@ -21,21 +21,21 @@ RevisionNumber = Annotated[int, Path(ge=1, le=NUMBER_MAX)]
 
 @router.get("/revisions")
 def list_revisions(
-    control: Control, _: User, job_id: str, listing: ListingOf, created_by: CreatedBy = None
+    context: ContextOf, _: User, job_id: str, listing: ListingOf, created_by: CreatedBy = None
 ) -> RevisionList:
     """Lists a job's revisions, the newest first."""
-    return revisions.list_of(control, job_id, listing, created_by)
+    return revisions.list_of(context, job_id, listing, created_by)
 
 
 @router.get("/revisions/{revision}")
-def show_revision(control: Control, _: User, job_id: str, revision: RevisionNumber) -> RevisionAnswer:
+def show_revision(context: ContextOf, _: User, job_id: str, revision: RevisionNumber) -> RevisionAnswer:
     """Shows a revision, and how the last change to it ended."""
-    return revisions.show(control, job_id, revision)
+    return revisions.show(context, job_id, revision)
 
 
 @router.get("/revisions/{revision}/diff")
 def compare_revisions(
-    control: Control, _: User, job_id: str, revision: RevisionNumber, to: Annotated[int, Query(ge=1, le=NUMBER_MAX)]
+    context: ContextOf, _: User, job_id: str, revision: RevisionNumber, to: Annotated[int, Query(ge=1, le=NUMBER_MAX)]
 ) -> RevisionDiffAnswer:
     """Compares two revisions of a job."""
-    return revisions.compare(control, job_id, revision, to)
+    return revisions.compare(context, job_id, revision, to)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 from keyscale.vocabulary import CheckpointStatus
 
 from ..access.identities import Operator, User
-from ..control_plane.dependencies import CheckpointNumber, Control, DryRun, ListingOf
+from ..control_plane.dependencies import CheckpointNumber, ContextOf, DryRun, ListingOf
 from ..control_plane.guarded_route import GuardedRoute
 from ..shapes import NUMBER_MAX
 from . import checkpoints, comparisons, snapshot_deletions, snapshot_sql, verifications
@@ -25,7 +25,7 @@ Statuses = Annotated[
 
 @router.get("")
 def show_checkpoints(
-    control: Control,
+    context: ContextOf,
     _: User,
     job_id: str,
     listing: ListingOf,
@@ -35,13 +35,13 @@ def show_checkpoints(
 
     They are counts, summary, latest and history, with Flink's names.
     """
-    return checkpoints.show_statistics(control, job_id, listing, status)
+    return checkpoints.show_statistics(context, job_id, listing, status)
 
 
 @router.get("/config")
-def show_checkpoint_config(control: Control, _: User, job_id: str) -> CheckpointConfigAnswer:
+def show_checkpoint_config(context: ContextOf, _: User, job_id: str) -> CheckpointConfigAnswer:
     """Shows how a job's checkpoints are taken."""
-    return checkpoints.show_config(control, job_id)
+    return checkpoints.show_config(context, job_id)
 
 
 @router.delete(
@@ -50,7 +50,7 @@ def show_checkpoint_config(control: Control, _: User, job_id: str) -> Checkpoint
     responses={200: {"model": DeletionAnswer, "description": "A dry run: nothing was changed."}},
 )
 def delete_checkpoint(  # noqa: PLR0917 - FastAPI passes them by name
-    control: Control,
+    context: ContextOf,
     user: Operator,
     job_id: str,
     checkpoint_id: CheckpointNumber,
@@ -65,12 +65,12 @@ def delete_checkpoint(  # noqa: PLR0917 - FastAPI passes them by name
     why it would be refused.
     """
     response.status_code = 200 if dry_run else 202
-    return snapshot_deletions.delete_checkpoint(control, user, job_id, checkpoint_id, dry_run=dry_run)
+    return snapshot_deletions.delete_checkpoint(context, user, job_id, checkpoint_id, dry_run=dry_run)
 
 
 @router.post("/{checkpoint_id:int}/verify", status_code=202)
 def verify_checkpoint(
-    control: Control,
+    context: ContextOf,
     user: Operator,
     job_id: str,
     checkpoint_id: CheckpointNumber,
@@ -81,18 +81,18 @@ def verify_checkpoint(
     The verification checks that all its files exist and that its job could start from it.
     """
     hashes = (request or VerifyRequest()).hashes
-    return verifications.begin(control, user, job_id, checkpoint_id, hashes=hashes)
+    return verifications.begin(context, user, job_id, checkpoint_id, hashes=hashes)
 
 
 @router.get("/{checkpoint_id:int}/verification")
-def show_verification(control: Control, _: User, job_id: str, checkpoint_id: CheckpointNumber) -> VerificationAnswer:
+def show_verification(context: ContextOf, _: User, job_id: str, checkpoint_id: CheckpointNumber) -> VerificationAnswer:
     """Shows the progress or result of a snapshot's last verification."""
-    return verifications.show(control, job_id, checkpoint_id)
+    return verifications.show(context, job_id, checkpoint_id)
 
 
 @router.get("/{checkpoint_id:int}/compare")
 def compare_checkpoints(  # noqa: PLR0917 - FastAPI passes them by name
-    control: Control,
+    context: ContextOf,
     user: User,
     job_id: str,
     checkpoint_id: CheckpointNumber,
@@ -103,21 +103,23 @@ def compare_checkpoints(  # noqa: PLR0917 - FastAPI passes them by name
 
     The answer has sizes by operator, and shared files.
     """
-    return comparisons.compare(control, user, job_id, checkpoint_id, to, listing)
+    return comparisons.compare(context, user, job_id, checkpoint_id, to, listing)
 
 
 @router.post("/{checkpoint_id:int}/sql")
 def run_sql(
-    control: Control, user: Operator, job_id: str, checkpoint_id: CheckpointNumber, request: SqlRequest
+    context: ContextOf, user: Operator, job_id: str, checkpoint_id: CheckpointNumber, request: SqlRequest
 ) -> SqlAnswer:
     """Runs a SELECT over the state in a checkpoint or savepoint.
 
     The statement can reach neither files nor the network, and ends at limits of rows, time and memory.
     """
-    return snapshot_sql.run(control, user, job_id, checkpoint_id, request)
+    return snapshot_sql.run(context, user, job_id, checkpoint_id, request)
 
 
 @router.get("/{checkpoint_id:int}")
-def show_checkpoint(control: Control, _: User, job_id: str, checkpoint_id: CheckpointNumber) -> CheckpointDetailAnswer:
+def show_checkpoint(
+    context: ContextOf, _: User, job_id: str, checkpoint_id: CheckpointNumber
+) -> CheckpointDetailAnswer:
     """Shows a checkpoint by operator and subtask."""
-    return checkpoints.show_detail(control, job_id, checkpoint_id)
+    return checkpoints.show_detail(context, job_id, checkpoint_id)

@@ -43,9 +43,9 @@ def test_a_report_is_charged_whether_it_is_taken_or_fails(
 
     monkeypatch.setattr(routes.drivers, service, work)
     monkeypatch.setattr(routes, "_read", lambda *_: None)
-    control: Any = SimpleNamespace(rates=rates)
+    context: Any = SimpleNamespace(rates=rates)
     try:
-        route(control, DRIVER, b"")
+        route(context, DRIVER, b"")
     except ValueError:
         assert fails
     assert rates.reports_ms.wait_s("job") == pytest.approx((200 + 1) / 200), "4.2 s are 200 ms more than a full bucket"
