@@ -100,7 +100,8 @@ def assigned_inputs(
         expected = known[uid].kinds
         if numbers and len(numbers) != len(expected):
             raise ImportUnmappedError(
-                f"source {uid!r} has {counted(len(expected), 'input')}, and the query has {len(numbers)} for it"
+                f"source {uid!r} has {counted(len(expected), 'input')}, and the query has {len(numbers)} for it; leave"
+                " an input out that reads the same records as another one"
             )
         for number, wanted in zip(numbers, expected, strict=False):
             if not kinds[number].fits(wanted):
