@@ -238,6 +238,8 @@ def split_location(location: str) -> tuple[str, str]:
     Raises:
         LocationError: The location does not lead to a manifest.
     """
+    if not isinstance(location, str):
+        raise LocationError(f"a location is the URL of a manifest as text, and not a {type(location).__name__}")
     if not location.endswith(f"/{MANIFEST_NAME}"):
         location = f"{location.rstrip('/')}/{MANIFEST_NAME}"
     scheme, separator, rest = location.partition("://")

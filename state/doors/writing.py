@@ -11,7 +11,7 @@ from ..serializers.type_names import type_from_json, type_to_json
 from ..writing.changed_subtask import store_changed
 from ..writing.new_savepoint import NewSavepoint, operator_snapshot
 from ..writing.operator_rows import operator_states_of
-from ..writing.row_encoder import KeyHashing, RowEncoder, StoredEntries, encoder_of, rehashed
+from ..writing.row_encoder import KeyHashing, RowEncoder, RowsInvalidError, StoredEntries, encoder_of, rehashed
 from ..writing.subtask_writer import NewSubtask, SubtaskWriter
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "NewSavepoint",
     "NewSubtask",
     "RowEncoder",
+    "RowsInvalidError",
     "StateKind",
     "StateSchema",
     "StoredEntries",

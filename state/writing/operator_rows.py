@@ -67,6 +67,8 @@ def _map_items(state: str, declared: StoredOperatorState, rows: pa.RecordBatch |
     _check_columns(state, rows, ("map_key", "value"))
     assert declared.key_type is not None  # noqa: S101 - of a map
     keys = _held_column(rows, type_from_json(declared.key_type), "map_key", state)
+    if any(map(_has_nan, keys.to_pylist())):
+        raise RowsInvalidError(f"{state!r}: a map_key is a NaN, which a job cannot look up; leave such rows out")
     stored = encode_column(keys).to_list()
     _check_unique(state, stored)
     return list(zip(stored, _values(state, declared, rows), strict=True))
@@ -124,6 +126,11 @@ def _numbers(state: str, rows: pa.RecordBatch, name: str, otherwise: Sequence[in
     if any(number is None or number < 0 for number in numbers):
         raise RowsInvalidError(f"{state!r}: {name} is a number from 0")
     return numbers  # type: ignore[return-value]  # none is null
+
+
+def _has_nan(key: Any) -> bool:
+    """Returns whether a key of a map in memory differs from itself."""
+    return any(map(_has_nan, key)) if isinstance(key, list) else key != key  # noqa: PLR0124 - NaN alone
 
 
 def _check_columns(state: str, rows: pa.RecordBatch, known: Sequence[str]) -> None:

@@ -56,8 +56,8 @@ class ImportUnmappedError(KeyscaleError):
     domain = "user"
     advice = (
         "Name it with `--operator ID=UID`, `--source NUMBER=UID`, `--key UID COLUMN EXPRESSION` or `--value UID STATE "
-        "EXPRESSION`, or leave it out with `--drop-operator ID` or `--drop-source NUMBER`; docs/guide/from-spark.md and "
-        "docs/guide/from-flink.md have examples."
+        "EXPRESSION`, or leave it out with `--drop-operator ID` or `--drop-source NUMBER`; docs/guide/from-spark.md "
+        "and docs/guide/from-flink.md have examples."
     )
 
 

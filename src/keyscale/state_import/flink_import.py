@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING
 from keyscale.clock import now_ms
 from keyscale.identifiers import BatchId
 from keyscale.state.doors.values import HashId
-from keyscale.state.doors.writing import KeyHashing, NewSavepoint, encoder_of, schema_of_key
+from keyscale.state.doors.writing import NewSavepoint, encoder_of, schema_of_key
+from keyscale.state_io.argument import check_argument, hashing_of
 from keyscale.state_io.new_operator import with_states
 from keyscale.state_io.savepoint_writer import write_operator
 
@@ -26,12 +28,12 @@ from .input_positions import InputKind, converted_positions
 from .target_program import TargetProgram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from keyscale.state.doors.commits import OperatorSnapshot
-    from keyscale.state.doors.writing import KeyedSchema, RowEncoder, StoredEntries
+    from keyscale.state.doors.writing import KeyedSchema, KeyHashing, RowEncoder, StoredEntries
 
     from .flink_keyed_state import FlinkRow, KeyedHeader
     from .flink_metadata import FlinkOperator, KeyGroupsFile
@@ -79,12 +81,19 @@ def import_flink_savepoint(
         What was taken and what was not.
 
     Raises:
+        ArgumentInvalidError: An argument has the wrong type.
         FlinkSavepointError: The directory is no savepoint, or is damaged.
         ImportUnsupportedError: The savepoint is not canonical, or has an unknown version.
         ImportUnmappedError: The place of state in the program is unknown, or has another type.
         ImportCountsDifferError: A state has another number of entries than Flink has; nothing is published.
         KeyscaleError: The program cannot be loaded; or as `keyscale.state_io.write`.
     """
+    check_argument("location", location, "the savepoint's directory as text", str)
+    check_argument("program", program, "the path of the program", str, Path)
+    check_argument("parallelism", parallelism, "a whole number", int)
+    for name, given in (("operators", operators), ("states", states)):
+        check_argument(name, given, "a mapping", Mapping, type(None))
+    hashing_of(1 if max_parallelism is None else max_parallelism, hash_id)
     found = read_metadata(location)
     target = TargetProgram.load(spark, Path(program), parameters or {})
     matched = _matched(found, target, operators or {})
@@ -95,8 +104,10 @@ def import_flink_savepoint(
     notes = [*_notes(found, matched, target, sources), *(note for each in planned for note in each.notes())]
     if to is None:
         return _report(None, planned, sources, notes, is_written=False)
-    most = max_parallelism or max((each.operator.max_parallelism for each in planned), default=1)
-    savepoint = NewSavepoint.at(to, KeyHashing(most, HashId(hash_id)))
+    most = max_parallelism
+    if most is None:
+        most = max((each.operator.max_parallelism for each in planned), default=1)
+    savepoint = NewSavepoint.at(to, hashing_of(most, hash_id))
     positions = converted_positions(query, target.sources, {uid: [number] for number, uid in enumerate(sources)})
     if positions is not None:
         savepoint = replace(savepoint, batch_id=BatchId(0))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -14,10 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from keyscale.identifiers import BatchId
 from keyscale.state.doors.values import HashId
-from keyscale.state.doors.writing import KeyHashing, NewSavepoint
+from keyscale.state.doors.writing import NewSavepoint
+from keyscale.state_io.argument import ArgumentInvalidError, check_argument, hashing_of
 from keyscale.state_io.new_operator import DeclaredState, NewOperator, NewTimers
 from keyscale.state_io.savepoint_writer import MAX_PARALLELISM
 from keyscale.state_io.spark_writer import runs_here, write_operator
+from keyscale.units import counted
 
 from .errors import ImportCountsDifferError, ImportFailedError
 from .import_report import ImportedSource, ImportedState, ImportReport
@@ -29,7 +32,7 @@ from .state_plan import Expressions, plan_operator
 from .target_program import TargetProgram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -85,6 +88,7 @@ def import_spark_checkpoint(
         What was taken and what was not.
 
     Raises:
+        ArgumentInvalidError: An argument has the wrong type.
         SparkCheckpointError: The directory is no checkpoint, or has no committed batch.
         ImportUnsupportedError: A Spark operator has no counterpart in a savepoint.
         ImportUnmappedError: The place of state or positions in the program is unknown.
@@ -92,6 +96,11 @@ def import_spark_checkpoint(
         ImportFailedError: An expression cannot be computed, or a task has failed; nothing is published.
         KeyscaleError: The program cannot be loaded; or as `keyscale.state_io.write`.
     """
+    _check_places(operators, sources, keys, values)
+    check_argument("checkpoint", checkpoint, "the query's checkpointLocation as text", str)
+    check_argument("program", program, "the path of the program", str, Path)
+    check_argument("parallelism", parallelism, "a whole number or None", int, type(None))
+    hashing = hashing_of(max_parallelism, hash_id)
     planned = _planned(
         spark,
         SparkCheckpoint.read(spark, checkpoint),
@@ -103,7 +112,7 @@ def import_spark_checkpoint(
     if to is None:
         return planned.report(None, {})
     batch = planned.checkpoint.batch
-    savepoint = NewSavepoint.at(to, KeyHashing(max_parallelism, HashId(hash_id)))
+    savepoint = NewSavepoint.at(to, hashing)
     if planned.positions is not None:
         savepoint = replace(savepoint, batch_id=BatchId(batch.number))
     parallelism = parallelism or min(spark.sparkContext.defaultParallelism, max_parallelism)
@@ -122,6 +131,22 @@ def import_spark_checkpoint(
             counts |= {(plan.uid, name): (rows[name], entries) for name, entries in result.entries.items()}
         savepoint.publish(written, positions=planned.positions, time=planned.program.time_after(batch))
     return planned.report(savepoint.location, counts)
+
+
+def _check_places(operators: Any, sources: Any, keys: Any, values: Any) -> None:
+    """Checks the types of the arguments that are mappings."""
+    for name, given in (("operators", operators), ("sources", sources)):
+        check_argument(name, given, "a mapping of numbers to uids", Mapping, type(None))
+        for number in given or ():
+            check_argument(f"a key of {name}", number, "its number in the query", int)
+    for name, given in (("keys", keys), ("values", values)):
+        check_argument(name, given, "a mapping of pairs of a uid and a name to expressions", Mapping, type(None))
+        for pair in given or ():
+            check_argument(f"a key of {name}", pair, "a pair of a uid and a name", tuple)
+            if len(pair) != len(("uid", "name")):
+                raise ArgumentInvalidError(
+                    f"a key of {name} has {counted(len(pair), 'part')}; give a pair of a uid and a name"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from keyscale.state.doors.reading import (
 from keyscale.state.doors.writing import KeyHashing, NewSavepoint, encoder_of, store_changed
 
 from .answer_limit import check_answer
+from .argument import check_argument, items_of
 from .json_value import value_of_json
 from .key_state import READ_BYTES_MAX, KeyReadTooLargeError
 from .key_text import key_of_text
@@ -82,6 +83,11 @@ class KeyChange:
     map_key: Any = None
     time_ms: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("operator", "state", "key"):
+            check_argument(f"KeyChange.{name}", getattr(self, name), "text", str)
+        check_argument("KeyChange.time_ms", self.time_ms, "a whole number or None", int, type(None))
+
 
 @dataclass(frozen=True, slots=True)
 class ChangedKey:
@@ -126,6 +132,7 @@ def change_keys(source: str, target: str, changes: Sequence[KeyChange], *, scrat
         scratch: A directory with room for a subtask's state; None: the system's.
 
     Raises:
+        ArgumentInvalidError: An argument has the wrong type.
         UnknownStateError: The source lacks the operator or the state.
         KeyTextError, ValueJsonError, KeyChangeError: The key or the value does not fit the state.
         LocationError: The target cannot be a savepoint's, or is in another store.
@@ -133,6 +140,7 @@ def change_keys(source: str, target: str, changes: Sequence[KeyChange], *, scrat
         ObjectNotFoundError, ObjectCorruptError: A file is missing or damaged.
         StoreUnavailableError: The object store is unavailable.
     """
+    changes = items_of("changes", changes, "a KeyChange", KeyChange)
     return change_point(StatePoint.of_location(source), target, changes, scratch=scratch)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
@@ -16,8 +17,10 @@ from keyscale.state.doors.reading import CheckpointReader, StatePoint, UnknownSt
 from keyscale.state.doors.subtasks import merge_schemas
 from keyscale.state.doors.writing import KeyHashing, NewSavepoint, store_changed
 
+from .argument import ArgumentInvalidError, described
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from keyscale.state.doors.commits import OperatorSnapshot
     from keyscale.state.doors.reading import SubtaskState
@@ -116,6 +119,7 @@ def for_each_key(
         What the function yields, key by key; with `to`, the location of the new savepoint instead.
 
     Raises:
+        ArgumentInvalidError: The function cannot be called, or returns neither results nor None.
         UnknownStateError: The source lacks the operator, or the operator has no keyed state.
         StateSchemaMismatchError: A descriptor does not fit the stored state.
         LocationError: The target cannot be a savepoint's, or is in another store.
@@ -123,6 +127,11 @@ def for_each_key(
         ObjectNotFoundError, ObjectCorruptError, CorruptValueError: A stored object or value is missing or damaged.
         StoreUnavailableError: The object store is unavailable.
     """
+    if isinstance(function, type) or not (callable(function) or isinstance(function, KeyFunction)):
+        raise ArgumentInvalidError(
+            f"the function is {described(function)}; give a function of a key and a context, or an object with a"
+            " method `process_key`"
+        )
     run = _Run(StatePoint.of_location(location), operator, function, scratch)
     return run.results() if to is None else run.written(to)
 
@@ -211,10 +220,18 @@ class _Run:
         for group in range(owned.start, owned.end + 1):
             for key in stored_keys(subtask.engine, self._schema, group):
                 backend.set_current_key(group, key)
-                yield process(key[0] if len(key) == 1 else key, context)
+                yield _checked(process(key[0] if len(key) == 1 else key, context))
                 if backend.pending_count > _PENDING_MAX:
                     settle()
             settle()
+
+
+def _checked(results: Any) -> Iterable[Any] | None:
+    if results is None or (isinstance(results, Iterable) and not isinstance(results, (str, bytes, dict))):
+        return results
+    raise ArgumentInvalidError(
+        f"the function returned {described(results)}; it yields results, or returns a list of them or None"
+    )
 
 
 def _apply(backend: KeyedStateBackend, subtask: SubtaskState) -> None:

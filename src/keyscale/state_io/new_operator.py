@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +14,25 @@ from keyscale.state.doors.keyed import (
     MapStateDescriptor,
     OperatorStateBackend,
     OperatorStateSnapshot,
+    StateDescriptor,
     check_name,
 )
 from keyscale.state.doors.writing import (
     KeyedSchema,
+    RowsInvalidError,
+    StateSchema,
     TimersSchema,
     operator_states_of,
     schema_of_key,
     type_to_json,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+from .argument import ArgumentInvalidError, check_argument, described, items_of
 
-    from keyscale.state.doors.keyed import StateDescriptor
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from keyscale.state.doors.reading import StoredOperatorState
-    from keyscale.state.doors.writing import StateSchema
 
 _BATCH_ROWS_MAX = 262_144
 
@@ -45,6 +49,9 @@ class NewState:
 
     descriptor: StateDescriptor[Any]
     rows: Any
+
+    def __post_init__(self) -> None:
+        check_argument("NewState.descriptor", self.descriptor, "the descriptor of a state", StateDescriptor)
 
     @property
     def name(self) -> str:
@@ -87,14 +94,18 @@ class NewTimers:
     rows: Any
     namespace_type: pa.DataType | None = None
 
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_argument(
+            "NewTimers.namespace_type", self.namespace_type, "an Arrow type or None", pa.DataType, type(None)
+        )
+
     def added_to(self, schema: KeyedSchema) -> KeyedSchema:
         """Returns a schema with the timers.
 
         Raises:
-            DescriptorError: The name cannot be used.
             StateSchemaMismatchError: A state has the name, or timers with another namespace.
         """
-        check_name(self.name)
         namespace = None if self.namespace_type is None else type_to_json(self.namespace_type)
         return schema.with_timers(TimersSchema(self.name, namespace))
 
@@ -113,6 +124,9 @@ class NewOperatorState:
     rows: Any
     is_union: bool = False
 
+    def __post_init__(self) -> None:
+        check_argument("NewOperatorState.descriptor", self.descriptor, "the descriptor of a state", StateDescriptor)
+
     @property
     def name(self) -> str:
         """The name of the state."""
@@ -125,7 +139,7 @@ class NewOperatorState:
             DescriptorError: The descriptor cannot declare operator state.
             RowsInvalidError: Rows do not fit the state.
         """
-        return operator_states_of(self.name, self._declared(), batches_of(self.rows), parallelism)
+        return operator_states_of(self.name, self._declared(), batches_of(self.name, self.rows), parallelism)
 
     def _declared(self) -> StoredOperatorState:
         backend, descriptor = OperatorStateBackend(), self.descriptor
@@ -154,6 +168,25 @@ class NewOperator:
     states: Sequence[NewState | DeclaredState | NewTimers] = ()
     operator_states: Sequence[NewOperatorState] = ()
 
+    def __post_init__(self) -> None:
+        check_argument("NewOperator.uid", self.uid, "the uid as text", str)
+        try:
+            columns = pa.schema(self.key).names
+        except (TypeError, ValueError):
+            columns = []
+        if not columns:
+            raise ArgumentInvalidError(
+                f"the key of operator {self.uid!r} is not a mapping of columns to Arrow types, such as"
+                ' {"user": pa.string()}'
+            )
+        states = new_states("NewOperator.states", self.states)
+        operator_states = items_of(
+            "NewOperator.operator_states", self.operator_states, "a NewOperatorState", NewOperatorState
+        )
+        # The instance is frozen, and a generator gives its items only once.
+        object.__setattr__(self, "states", states)
+        object.__setattr__(self, "operator_states", operator_states)
+
     @property
     def schema(self) -> KeyedSchema:
         """The schema of all of its keyed state."""
@@ -168,6 +201,15 @@ class NewOperator:
         ]
 
 
+def new_states(name: str, values: Any) -> tuple[NewState | DeclaredState | NewTimers, ...]:
+    """Returns the keyed states and timers of an argument.
+
+    Raises:
+        ArgumentInvalidError: The argument holds something else.
+    """
+    return items_of(name, values, "a NewState or NewTimers", NewState, NewTimers, DeclaredState)
+
+
 def with_states(schema: KeyedSchema, states: Iterable[NewState | DeclaredState | NewTimers]) -> KeyedSchema:
     """Returns a schema with states and timers added, or replaced."""
     for each in states:
@@ -175,18 +217,39 @@ def with_states(schema: KeyedSchema, states: Iterable[NewState | DeclaredState |
     return schema
 
 
-def batches_of(rows: Any) -> Iterator[pa.RecordBatch]:
-    """Yields rows as record batches of a bounded size.
+def batches_of(state: str, rows: Any) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a state as bounded record batches.
 
     Raises:
-        TypeError: Arrow cannot read the rows.
+        RowsInvalidError: Arrow cannot read the rows.
     """
-    if isinstance(rows, pa.Table):
-        yield from rows.to_batches(max_chunksize=_BATCH_ROWS_MAX)
-    elif isinstance(rows, pa.RecordBatch):
-        yield rows
-    elif hasattr(rows, "__arrow_c_stream__"):
+    for part in [rows] if _is_arrow(rows) else _parts_of(state, rows):
+        if isinstance(part, pa.Table):
+            yield from part.to_batches(max_chunksize=_BATCH_ROWS_MAX)
+        elif isinstance(part, pa.RecordBatch):
+            yield part
+        elif _is_arrow(part):
+            yield from _streamed(state, part)
+        else:
+            raise _no_rows(state, f"hold {described(part)}")
+
+
+def _is_arrow(rows: Any) -> bool:
+    return isinstance(rows, pa.RecordBatch) or hasattr(rows, "__arrow_c_stream__")
+
+
+def _parts_of(state: str, rows: Any) -> Iterable[Any]:
+    if isinstance(rows, Iterable) and not isinstance(rows, (str, bytes, Mapping)):
+        return rows
+    raise _no_rows(state, f"are {described(rows)}")
+
+
+def _streamed(state: str, rows: Any) -> Iterator[pa.RecordBatch]:
+    try:
         yield from pa.RecordBatchReader.from_stream(rows)
-    else:
-        for each in rows:
-            yield from batches_of(each)
+    except pa.ArrowInvalid as error:  # a stream of single values
+        raise _no_rows(state, f"are {described(rows)}") from error
+
+
+def _no_rows(state: str, what: str) -> RowsInvalidError:
+    return RowsInvalidError(f"the rows of {state!r} {what}; give an Arrow table, record batches or a DataFrame")

@@ -24,7 +24,8 @@ from keyscale.state.doors.writing import (
     operator_snapshot,
 )
 
-from .new_operator import batches_of
+from .argument import check_argument, hashing_of, items_of
+from .new_operator import NewOperator, batches_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from keyscale.state.doors.keyed import OperatorStateSnapshot
     from keyscale.state.doors.writing import KeyedSchema, StoredEntries
 
-    from .new_operator import DeclaredState, NewOperator, NewState, NewTimers
+    from .new_operator import DeclaredState, NewState, NewTimers
 
 MAX_PARALLELISM = 128
 MEMORY_BYTES = 256 << 20
@@ -62,6 +63,7 @@ def write(
         The location of the savepoint, for `jobs start --from`.
 
     Raises:
+        ArgumentInvalidError: An argument has the wrong type.
         LocationError: The location cannot be a savepoint's.
         SavepointExistsError: The location has a savepoint already.
         RowsInvalidError: Rows do not fit their state, or two rows are of the same key.
@@ -71,7 +73,9 @@ def write(
         DiskFullError, DiskReadOnlyError: The scratch directory cannot be written.
         StoreUnavailableError: The object store is unavailable.
     """
-    savepoint = NewSavepoint.at(location, KeyHashing(max_parallelism, HashId(hash_id)))
+    operators = items_of("operators", operators, "a NewOperator", NewOperator)
+    check_argument("parallelism", parallelism, "a whole number", int)
+    savepoint = NewSavepoint.at(location, hashing_of(max_parallelism, hash_id))
     check_operators(operators)
     savepoint.ranges(parallelism)  # refuses a parallelism that is out of bounds
     with savepoint.written(), tempfile.TemporaryDirectory(prefix="keyscale-write-", dir=scratch) as directory:
@@ -100,7 +104,7 @@ def stored_rows(
     at_ms = now_ms()
     for state in states:
         encoder = encoder_of(schema, state.name, hashing, at_ms)
-        for batch in batches_of(state.rows):
+        for batch in batches_of(state.name, state.rows):
             yield state.name, encoder.encode(batch)
 
 

@@ -30,6 +30,8 @@ from keyscale.state.doors.writing import (
     operator_snapshot,
 )
 
+from .argument import check_argument, hashing_of, items_of
+from .new_operator import NewOperator
 from .savepoint_writer import MAX_PARALLELISM, check_operators
 
 if TYPE_CHECKING:
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from keyscale.state.doors.commits import OperatorSnapshot
     from keyscale.state.doors.keyed import OperatorStateSnapshot
     from keyscale.state.doors.writing import KeyedSchema
-
-    from .new_operator import NewOperator
 
 _ENTRIES = "subtask int, state int, key binary, value binary"
 _ENTRIES_ARROW = pa.schema(
@@ -79,11 +79,15 @@ def write(
         PythonException: A task has failed; the message names Keyscale's error, as `savepoint_writer.write` raises it.
         KeyscaleError: As `savepoint_writer.write`.
     """
-    savepoint = NewSavepoint.at(location, KeyHashing(max_parallelism, HashId(hash_id)))
+    operators = items_of("operators", operators, "a NewOperator", NewOperator)
+    check_argument("parallelism", parallelism, "a whole number or None", int, type(None))
+    savepoint = NewSavepoint.at(location, hashing_of(max_parallelism, hash_id))
     check_operators(operators)
     if parallelism is None:
         parallelism = min(spark.sparkContext.defaultParallelism, max_parallelism)
     savepoint.ranges(parallelism)  # refuses a parallelism that is out of bounds
+    for state in (state for operator in operators for state in operator.states):
+        check_argument(f"NewState.rows of {state.name!r}", state.rows, "a DataFrame of Spark", DataFrame)
     with savepoint.written(is_private=runs_here(spark)):
         savepoint.publish(
             [write_operator(savepoint, operator, parallelism, scratch).snapshot for operator in operators]

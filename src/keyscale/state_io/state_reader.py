@@ -24,6 +24,9 @@ from keyscale.state.doors.reading import (
     read_operator_state,
 )
 from keyscale.state.doors.values import KeyGroupRange
+from keyscale.units import counted
+
+from .argument import ArgumentInvalidError, check_argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -199,7 +202,12 @@ class KeyedStateTable(StateTable):
         self, *, key: tuple[Any, ...] | None = None, key_groups: KeyGroupRange | None = None
     ) -> Iterator[RawEntry]:
         """Yields stored entries, by stored key; arguments as for `batches`."""
+        check_argument("key_groups", key_groups, "a KeyGroupRange or None", KeyGroupRange, type(None))
         if key is not None:
+            names = self.stored.key_schema.names
+            check_argument("key", key, f"a tuple with the values of {names}", tuple)
+            if len(key) != len(names):
+                raise ArgumentInvalidError(f"key has {counted(len(key), 'value')}; give the values of {names}")
             group = self.key_group_of(key)
             start, end = self.stored.range_of(group, key)
             wanted = KeyGroupRange(group, group)

@@ -7,6 +7,7 @@ copied inside the store.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,18 +19,18 @@ from keyscale.identifiers import OperatorUid
 from keyscale.state.doors.commits import OperatorDeclaration, OperatorSnapshot
 from keyscale.state.doors.keyed import OperatorStateSnapshot, StateSchemaMismatchError, check_name, redistribute
 from keyscale.state.doors.reading import CheckpointReader, StatePoint, UnknownStateError, read_operator_state
-from keyscale.state.doors.values import HashId
 from keyscale.state.doors.writing import KeyedSchema, KeyHashing, NewSavepoint, StoredEntries, rehashed
 
-from .new_operator import with_states
+from .argument import ArgumentInvalidError, check_argument, hashing_of, items_of
+from .new_operator import NewOperator, new_states, with_states
 from .savepoint_writer import check_operators, stored_rows, write_new, write_operator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from keyscale.state.doors.catalogue import Manifest
 
-    from .new_operator import NewOperator, NewState, NewTimers
+    from .new_operator import NewState, NewTimers
 
 _ENTRIES_AT_A_TIME = 65_536
 
@@ -47,6 +48,13 @@ class ChangedOperator:
     uid: str | None = None
     states: Mapping[str, str | None] = field(default_factory=dict)
     new: Sequence[NewState | NewTimers] = ()
+
+    def __post_init__(self) -> None:
+        check_argument("ChangedOperator.uid", self.uid, "a uid as text, or None", str, type(None))
+        if self.uid == "":
+            raise ArgumentInvalidError("ChangedOperator.uid is empty; give a name, or None to keep the uid")
+        check_argument("ChangedOperator.states", self.states, "a mapping of names to new names", Mapping)
+        object.__setattr__(self, "new", new_states("ChangedOperator.new", self.new))  # frozen
 
     @property
     def keeps_files(self) -> bool:
@@ -81,6 +89,7 @@ def transform(
         The location of the new savepoint, for `jobs start --from`.
 
     Raises:
+        ArgumentInvalidError: An argument has the wrong type.
         UnknownStateError: The source lacks an operator or a state.
         StateSchemaMismatchError: Two operators, or two states of an operator, would have the same name.
         LocationError: The target cannot be a savepoint's, or is in another store.
@@ -88,12 +97,19 @@ def transform(
         ObjectNotFoundError, ObjectCorruptError, CorruptValueError: A stored object or value is missing or damaged.
         KeyscaleError: As `write` raises it, for new states and operators.
     """
+    check_argument("operators", operators, "a mapping of uids to changes", Mapping, type(None))
     changes = dict(operators or {})
+    for uid, change in changes.items():
+        check_argument(f"operators[{uid!r}]", change, "a ChangedOperator or None", ChangedOperator, type(None))
+    new = items_of("new", new, "a NewOperator", NewOperator)
     point = StatePoint.of_location(source)
     base = point.manifest
     assert base is not None  # noqa: S101 - a location is a snapshot's
     _check_changes(base, changes, new)
-    hashing = KeyHashing(max_parallelism or base.max_parallelism, HashId(hash_id or base.hash_id))
+    hashing = hashing_of(
+        base.max_parallelism if max_parallelism is None else max_parallelism,
+        base.hash_id if hash_id is None else hash_id,
+    )
     savepoint = NewSavepoint.at(target, hashing, base=base, base_store=point.store.url)
     renamed = {uid: change.uid for uid, change in changes.items() if change is not None and change.uid is not None}
     with savepoint.written(), tempfile.TemporaryDirectory(prefix="keyscale-transform-", dir=scratch) as directory:
