@@ -126,3 +126,33 @@ def test_an_operation_on_a_sleeping_job_ends_well_and_wakes_it_only_if_needed(
     assert (len(asleep.world.drivers), sleeper.state is DriverState.WOKEN) == (case.drivers, case.wakes)
     shown = client.get(JOB).json()["status"]
     assert (shown["failure"], shown["restarts"]) == (None, 0)
+
+
+def test_what_a_sleeping_job_refuses_is_possible_as_the_refusal_says(client: httpx.Client, asleep: Rehearsal) -> None:
+    def refused(method: str, path: str, body: dict[str, Any] | None = None) -> str:
+        answer = client.request(method, JOB + path, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (409, "JOB_STATUS_CONFLICT"), answer.text
+        return str(answer.json()["detail"])
+
+    value = {"operator": "count", "state": "count", "key": "1", "value": 2}
+    assert "`./keyscale jobs restart flights --wait` wakes it now" in refused("POST", "/start")
+    assert "`./keyscale jobs stop flights` stops it at once" in refused("POST", "/state-changes", {"changes": [value]})
+    assert "`./keyscale jobs stop flights` stops it at once" in refused("DELETE", "")
+    end(asleep, client, CASES["stop"], request(client, CASES["stop"]))
+    assert client.delete(JOB).is_success
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("turns", [0, 1, 2, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_an_operation_on_a_sleeping_job_ends_well_when_the_job_wakes_meanwhile(
+    client: httpx.Client, asleep: Rehearsal, name: str, turns: int
+) -> None:
+    case, sleeper = CASES[name], asleep.world.drivers[asleep.old]
+    operation_id = request(client, case)
+    for _ in range(turns):
+        asleep.turn()
+    sleeper.has_input = True
+    done = end(asleep, client, case if case.status != "SLEEPING" else CASES["savepoint"], operation_id)
+    assert (done["status"], done["failure"]) == ("COMPLETED", None)
+    assert client.get(JOB).json()["status"]["failure"] is None
