@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from keyscale.db.repositories import marks
+from keyscale.db.repositories import job_versions
 from keyscale.vocabulary import OperationStatus
 
 from ..access.credentials import lapsed
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session, sessionmaker
 
-    from keyscale.db.repositories.marks import JobMarks
+    from keyscale.db.repositories.job_versions import JobVersions
 
     from ..access.credentials import Credential
     from ..access.principal import Principal
@@ -71,7 +71,7 @@ class ChangeFeed:
         self._closing = threading.Event()
         self._is_away = False
         self._checked_at_s = float("-inf")
-        self._all: dict[str, JobMarks] | None = None
+        self._all: dict[str, JobVersions] | None = None
         self._watched: dict[str, Mapping[str, str | None]] = {}
         self._operations: dict[str, Mapping[str, Any]] = {}
         self._thread = threading.Thread(target=self._run, name="change-feed", daemon=True)
@@ -199,7 +199,7 @@ class ChangeFeed:
         if not subscribers:
             self._all = None
             return
-        before, now = self._all, marks.of_all_jobs(session)
+        before, now = self._all, job_versions.of_all_jobs(session)
         self._all = now
         if before is None:  # changes since the subscribers came are unknown
             for subscriber in subscribers:
@@ -226,7 +226,7 @@ class ChangeFeed:
 
     def _poll_jobs(self, session: Session, subscribers: Sequence[Subscriber]) -> None:
         wanted = {each.subject.job_id for each in subscribers if each.subject.job_id is not None}
-        now = marks.of_jobs(session, wanted) if wanted else {}
+        now = job_versions.of_jobs(session, wanted) if wanted else {}
         before, self._watched = self._watched, now
         for subscriber in subscribers:
             job_id = subscriber.subject.job_id or ""
@@ -258,7 +258,7 @@ def _has_ended(operation: Mapping[str, Any]) -> bool:
     return OperationStatus(operation["status"]).has_ended
 
 
-def _changed(before: JobMarks | None, now: JobMarks | None) -> list[Topic]:
+def _changed(before: JobVersions | None, now: JobVersions | None) -> list[Topic]:
     if before is None or now is None:
         return [Topic.JOB, Topic.METRICS]
     return [topic for topic in (Topic.JOB, Topic.METRICS) if before.topics[topic] != now.topics[topic]]

@@ -199,13 +199,13 @@ class Quarantine:
         failures: How often in a row.
         code: Of the last error.
         until_s: Monotonic time at which it is tried again.
-        mark: Its mark in the next round. Another mark, as of a user's request, ends the pause.
+        version: Its version in the next round. Another version, as of a user's request, ends the pause.
     """
 
     failures: int
     code: str
     until_s: float
-    mark: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +214,12 @@ class Rest:
 
     Attributes:
         waiting: What it waits for.
-        mark: Its mark when it was looked at.
+        version: Its version when it was looked at.
         since_s: Monotonic time at which it was looked at.
     """
 
     waiting: Waiting
-    mark: str
+    version: str
     since_s: float
 
     def is_over(
@@ -236,7 +236,7 @@ class Rest:
         """
         pids, rested_s = self.waiting.pids, now_s - self.since_s
         before_ms = silent_ms - 1000 * rested_s
-        has_news = sign.mark != self.mark or (pids is not None and not pids <= living)
+        has_news = sign.version != self.version or (pids is not None and not pids <= living)
         is_suspended_too_long = before_ms <= timeouts.suspended_ms < silent_ms
         is_certain = pids is not None and silent_ms <= timeouts.silence_ms
         return has_news or is_suspended_too_long or rested_s >= (REST_S_MAX if is_certain else UNCERTAIN_S)
@@ -289,8 +289,8 @@ class JobWorkers:
             for sign in signs:
                 silent_ms = self._worker.silent_ms(sign)
                 quarantine, rest = self._quarantines.get(sign.id), rests.get(sign.id)
-                if quarantine is not None and now_s < quarantine.until_s and quarantine.mark in {None, sign.mark}:
-                    self._quarantines[sign.id] = replace(quarantine, mark=sign.mark)
+                if quarantine is not None and now_s < quarantine.until_s and quarantine.version in {None, sign.version}:
+                    self._quarantines[sign.id] = replace(quarantine, version=sign.version)
                     continue
                 is_served = sign.id in self._busy
                 is_over = rest is None or rest.is_over(sign, living, silent_ms, now_s, self._timeouts)
@@ -325,7 +325,7 @@ class JobWorkers:
         else:
             if waiting is not None:
                 with self._lock:
-                    self._rests[job_id] = Rest(waiting, sign.mark, begun_s)
+                    self._rests[job_id] = Rest(waiting, sign.version, begun_s)
             if self._quarantines.pop(job_id, None) is not None:
                 self._record(job_id, "JOB_TAKEN_UP", "the job's steps succeed again")
         finally:

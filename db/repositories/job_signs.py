@@ -20,17 +20,17 @@ class JobSign(NamedTuple):
 
     Attributes:
         id: The job.
-        mark: A value that differs after each change of the job, its attempts with processes, or its running
+        version: A value that differs after each change of the job, its attempts with processes, or its running
             operation.
             A heartbeat changes it only with a new state or the first commit, and during a start with the first input
-            or the first wait for it. See `marks`.
+            or the first wait for it. See `job_versions`.
         attempt: The active attempt.
         heartbeat_at_ms: The last heartbeat of the active attempt.
         attached_at_ms: When the driver of the active attempt first asked for work.
     """
 
     id: str
-    mark: str
+    version: str
     attempt: int | None = None
     heartbeat_at_ms: int | None = None
     attached_at_ms: int | None = None
@@ -38,12 +38,12 @@ class JobSign(NamedTuple):
 
 _TO_RECONCILE = text(
     """
-SELECT j.id, concat_ws(' ', j.xmin, o.xmin, a.marks, CASE WHEN o.kind = 'START' THEN (
+SELECT j.id, concat_ws(' ', j.xmin, o.xmin, a.versions, CASE WHEN o.kind = 'START' THEN (
     SELECT concat_ws(' ', metrics ->> 'waits_for_input', metrics ->> 'input_batches' IS DISTINCT FROM '0')
     FROM heartbeats WHERE job_id = j.id AND attempt = a.active
 ) END), a.active, a.heartbeat_at_ms, a.attached_at_ms
 FROM jobs j LEFT JOIN (
-    SELECT a.job_id, string_agg(a.number || ':' || a.xmin, ',' ORDER BY a.number) AS marks,
+    SELECT a.job_id, string_agg(a.number || ':' || a.xmin, ',' ORDER BY a.number) AS versions,
         max(a.number) FILTER (WHERE a.stage = 'ACTIVE') AS active,
         max(h.at_ms) FILTER (WHERE a.stage = 'ACTIVE') AS heartbeat_at_ms,
         max(a.attached_at_ms) FILTER (WHERE a.stage = 'ACTIVE') AS attached_at_ms

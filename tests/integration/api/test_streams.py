@@ -24,8 +24,8 @@ from keyscale.api.web import serve
 from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Operation
-from keyscale.db.repositories import events, marks, tokens
-from keyscale.db.repositories.marks import JobMarks
+from keyscale.db.repositories import events, job_versions, tokens
+from keyscale.db.repositories.job_versions import JobVersions
 from keyscale.vocabulary import AttemptStage, OperationKind, OperationStatus, Role
 from tests.integration.api.conftest import TOKEN, add_token, served
 from tests.integration.api.test_reads import statements
@@ -329,9 +329,9 @@ def test_a_change_is_looked_at_once_for_all_readers_of_one_scope(monkeypatch: py
         looked.append(job["job_id"])
         return covers(scope, **job)
 
-    def look(mark: int) -> dict[str, JobMarks]:
-        topics = {"job": str(mark), "metrics": None}
-        return {f"job-{team}": JobMarks(f"job-{team}", "", f'{{"team": "{team}"}}', topics) for team in "ab"}
+    def look(version: int) -> dict[str, JobVersions]:
+        topics = {"job": str(version), "metrics": None}
+        return {f"job-{team}": JobVersions(f"job-{team}", "", f'{{"team": "{team}"}}', topics) for team in "ab"}
 
     async def told() -> list[list[str]]:
         scopes = [JobScope(labels={"team": "a"})] * 50 + [JobScope(labels={"team": "b"})] * 50
@@ -344,8 +344,8 @@ def test_a_change_is_looked_at_once_for_all_readers_of_one_scope(monkeypatch: py
             await anext(stream)
             await anext(stream)
         watcher = ChangeFeed(cast("Any", None), cast("Any", None))
-        for mark in (1, 2):
-            monkeypatch.setattr(marks, "of_all_jobs", lambda _, mark=mark: look(mark))
+        for version in (1, 2):
+            monkeypatch.setattr(job_versions, "of_all_jobs", lambda _, version=version: look(version))
             watcher._all = look(1)
             watcher._poll_all(cast("Any", None), open_streams)
         return [json.loads((await anext(stream)).partition("data: ")[2])["job_ids"] for stream in streams]

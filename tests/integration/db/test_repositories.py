@@ -962,7 +962,7 @@ class TestJobSigns:
     def test_a_mark_differs_after_each_change_except_a_repeated_heartbeat(self, rows: Rows) -> None:
         rows.set_job(desired=DesiredState.RUNNING)
         active = rows.attempt(1, stage=AttemptStage.ACTIVE, heartbeat_at_ms=1)
-        marks = [job_signs.to_reconcile(rows.session)[0].mark]
+        versions = [job_signs.to_reconcile(rows.session)[0].version]
         for change in (
             lambda: rows.set_job(desired=DesiredState.CANCELLED),
             lambda: setattr(active, "driver_state", "RUNNING"),
@@ -971,16 +971,16 @@ class TestJobSigns:
         ):
             with rows.session.begin_nested():  # which has a number of its own, like a transaction
                 change()
-            marks.append(job_signs.to_reconcile(rows.session)[0].mark)
-        assert len(set(marks)) == 4, marks
-        assert marks[3] == marks[4], "the heartbeat"
+            versions.append(job_signs.to_reconcile(rows.session)[0].version)
+        assert len(set(versions)) == 4, versions
+        assert versions[3] == versions[4], "the heartbeat"
 
     @POSTGRES_ALONE
     def test_the_mark_of_a_start_differs_when_its_driver_reads_input_or_waits_for_it(self, rows: Rows) -> None:
         rows.set_job(desired=DesiredState.RUNNING)
         start = rows.change("start", kind=OperationKind.START, status=OperationStatus.IN_PROGRESS)
         active = rows.attempt(1, stage=AttemptStage.ACTIVE, metrics={"input_batches": 0, "waits_for_input": False})
-        marks = [job_signs.to_reconcile(rows.session)[0].mark]
+        versions = [job_signs.to_reconcile(rows.session)[0].version]
         for metrics in (
             {"input_batches": 0, "waits_for_input": True},
             {"input_batches": 1, "waits_for_input": False},
@@ -988,17 +988,17 @@ class TestJobSigns:
         ):
             active.metrics = metrics
             rows.session.flush()
-            marks.append(job_signs.to_reconcile(rows.session)[0].mark)
-        assert len(set(marks)) == 3
-        assert marks[2] == marks[3], "further input"
+            versions.append(job_signs.to_reconcile(rows.session)[0].version)
+        assert len(set(versions)) == 3
+        assert versions[2] == versions[3], "further input"
         start.status = OperationStatus.COMPLETED
         rows.session.flush()
-        marks = []
+        versions = []
         for waits in (True, False):
             active.metrics = {"input_batches": 2, "waits_for_input": waits}
             rows.session.flush()
-            marks.append(job_signs.to_reconcile(rows.session)[0].mark)
-        assert marks[0] == marks[1], "the start has ended"
+            versions.append(job_signs.to_reconcile(rows.session)[0].version)
+        assert versions[0] == versions[1], "the start has ended"
 
 
 class TestJobs:

@@ -19,7 +19,7 @@ from keyscale.api.control_plane.change_feed import CHECK_S, ChangeFeed
 from keyscale.api.control_plane.subscriber import EVERY_TOPIC, JOBS_NAMED_MAX, Subject, Subscriber, Topic
 from keyscale.api.errors import TooManyInFlightError
 from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.repositories.marks import JobMarks
+from keyscale.db.repositories.job_versions import JobVersions
 from keyscale.vocabulary import OperationStatus, Role
 from tests.support.coroutines import run_coroutine
 
@@ -55,10 +55,10 @@ class Told:
 
 
 class Database:
-    """The marks of jobs and the operations that a poll finds."""
+    """The versions of jobs and the operations that a poll finds."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, JobMarks] = {}
+        self.jobs: dict[str, JobVersions] = {}
         self.watched: dict[str, dict[str, str | None]] = {}
         self.operations: dict[str, OperationStatus] = {}
         self.over: set[Credential] = set()
@@ -81,12 +81,12 @@ class Database:
 
         return {name: answer(self.operations[name]) for name in wanted if name in self.operations}
 
-    def put(self, job_id: str, mark: str, metrics: str = "", team: str = "a") -> None:
-        topics = {"job": mark, "metrics": metrics}
-        self.jobs[job_id] = JobMarks(job_id, f"{job_id}-name", f'{{"team":"{team}"}}', topics)
+    def put(self, job_id: str, version: str, metrics: str = "", team: str = "a") -> None:
+        topics = {"job": version, "metrics": metrics}
+        self.jobs[job_id] = JobVersions(job_id, f"{job_id}-name", f'{{"team":"{team}"}}', topics)
 
-    def watch(self, job_id: str, **marks: str) -> None:
-        self.watched[job_id] = {**dict.fromkeys(EVERY_TOPIC), **marks}
+    def watch(self, job_id: str, **versions: str) -> None:
+        self.watched[job_id] = {**dict.fromkeys(EVERY_TOPIC), **versions}
 
     def listen(self, subject: Subject, scope: JobScope = EVERYTHING, expires: int | None = None) -> Told:
         told = Told(subject, scope, Credential(expires))
@@ -107,8 +107,8 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Database:
 
     monkeypatch.setattr(change_feed_module, "lapsed", find_lapsed)
     monkeypatch.setattr(change_feed_module.time, "monotonic", lambda: database.now_s)
-    monkeypatch.setattr(change_feed_module.marks, "of_all_jobs", lambda _: dict(database.jobs))
-    monkeypatch.setattr(change_feed_module.marks, "of_jobs", of_jobs)
+    monkeypatch.setattr(change_feed_module.job_versions, "of_all_jobs", lambda _: dict(database.jobs))
+    monkeypatch.setattr(change_feed_module.job_versions, "of_jobs", of_jobs)
     return database
 
 

@@ -35,7 +35,7 @@ class Rounds:
         self.now_s = 0.0
         self.waiting: Waiting | None = Waiting(frozenset({DRIVER, SUPERVISOR}))
         self.living = frozenset({1, SUPERVISOR, DRIVER})
-        self.mark = "1"
+        self.version = "1"
         self.is_silent = False
         self.failure: Exception | None = None
         self.looks: list[float] = []
@@ -52,7 +52,7 @@ class Rounds:
         if self.failure is not None:
             raise self.failure
         if self.is_silent:
-            self.silences.append(self.silent_ms(JobSign("job", self.mark, 1, self._heartbeat_at_ms, 1)))
+            self.silences.append(self.silent_ms(JobSign("job", self.version, 1, self._heartbeat_at_ms, 1)))
         return self.waiting
 
     def play(self, seconds: float) -> list[float]:
@@ -60,7 +60,7 @@ class Rounds:
         before, begun_s = len(self.looks), self.now_s
         for _ in range(round(seconds / ROUND_S)):
             self._heartbeat_at_ms += not self.is_silent
-            self.served.serve([JobSign("job", self.mark, 1, self._heartbeat_at_ms, 1)], self.living)
+            self.served.serve([JobSign("job", self.version, 1, self._heartbeat_at_ms, 1)], self.living)
             wait_until(lambda: not self.served._busy, what="the end of the look")
             self.now_s += ROUND_S
         return [round(at_s - begun_s, 3) for at_s in self.looks[before:]]
@@ -94,7 +94,7 @@ def test_a_job_that_waits_for_news_is_looked_at_rarely(rounds: Rounds) -> None:
 
 def test_a_change_of_a_row_ends_the_rest_in_the_same_round(rounds: Rounds) -> None:
     rounds.play(5)
-    rounds.mark = "2"
+    rounds.version = "2"
     assert rounds.play(5) == [0]
 
 
@@ -137,7 +137,7 @@ def test_a_job_that_waits_for_something_is_looked_at_in_each_round(rounds: Round
 
 def test_a_job_that_does_no_longer_rest_is_looked_at_in_each_round(rounds: Rounds) -> None:
     rounds.play(5)
-    rounds.mark, rounds.waiting = "2", None
+    rounds.version, rounds.waiting = "2", None
     assert len(rounds.play(2)) == round(2 / ROUND_S)
 
 
@@ -147,7 +147,7 @@ RUNNING = AttemptFacts(2, ProcessState.ALIVE)
 def test_a_request_ends_the_pause_after_failed_steps_in_the_same_round(rounds: Rounds, told: list[Any]) -> None:
     rounds.failure = ValueError("again")
     assert rounds.play(6) == pytest.approx([0, 1, 3], abs=2 * ROUND_S)
-    rounds.mark = "2"
+    rounds.version = "2"
     assert rounds.play(1) == [0]
     assert rounds.play(7) == [], "the pause has doubled"
     assert told == [("JOB_SET_ASIDE", "ValueError")]

@@ -1,7 +1,7 @@
-"""Marks of what may change about jobs: values that differ after changes.
+"""Versions of what may change about jobs: values that differ after changes.
 
-They say nothing else. A mark is made of PostgreSQL's number of the transaction that wrote a row last, so that writers
-need not record anything.
+They say nothing else. A version is made of PostgreSQL's number of the transaction that wrote a row last, so that
+writers need not record anything.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SELECT j.id,
     (SELECT string_agg(a.number || ':' || a.xmin::text || ':' || coalesce(h.xmin::text, ''), ',' ORDER BY a.number)
         FROM attempts a LEFT JOIN heartbeats h ON h.job_id = a.job_id AND h.attempt = a.number
         WHERE a.job_id = j.id AND (a.stage <> 'ENDED' OR NOT a.reaped)) AS metrics,
-    (SELECT string_agg(checkpoint_id || ':' || mark, ',') FROM (SELECT checkpoint_id, xmin::text AS mark
+    (SELECT string_agg(checkpoint_id || ':' || version, ',') FROM (SELECT checkpoint_id, xmin::text AS version
         FROM checkpoints WHERE job_id = j.id ORDER BY checkpoint_id DESC LIMIT {_NEWEST}) c) AS checkpoints,
-    (SELECT string_agg(id || ':' || mark, ',') FROM (SELECT id, xmin::text AS mark
+    (SELECT string_agg(id || ':' || version, ',') FROM (SELECT id, xmin::text AS version
         FROM operations WHERE job_id = j.id ORDER BY requested_at_ms DESC, id DESC LIMIT {_NEWEST}) c) AS operations,
     (SELECT max(id)::text FROM events WHERE job_id = j.id) AS events
 FROM jobs j WHERE j.id = ANY(:job_ids)
@@ -43,8 +43,8 @@ FROM jobs j WHERE j.id = ANY(:job_ids)
 
 
 @dataclass(frozen=True, slots=True)
-class JobMarks:
-    """The marks of a job, by topic, with its visibility."""
+class JobVersions:
+    """The versions of a job, by topic, with its visibility."""
 
     id: str
     name: str
@@ -61,16 +61,16 @@ class JobMarks:
         return labels
 
 
-def of_all_jobs(session: Session) -> dict[str, JobMarks]:
-    """Returns the marks `job` and `metrics` of every job, by its id."""
+def of_all_jobs(session: Session) -> dict[str, JobVersions]:
+    """Returns the versions `job` and `metrics` of every job, by its id."""
     return {
-        row.id: JobMarks(row.id, row.name, row.labels, {"job": row.job, "metrics": row.metrics})
+        row.id: JobVersions(row.id, row.name, row.labels, {"job": row.job, "metrics": row.metrics})
         for row in session.execute(text(_JOBS))
     }
 
 
 def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, Mapping[str, str | None]]:
-    """Returns all marks of some jobs, by job and topic.
+    """Returns all versions of some jobs, by job and topic.
 
     A deleted job is missing.
     """
