@@ -87,9 +87,9 @@ await_task (keyscale/jobs/spark_internals/socket_exchange.py) 2
 
 def test_the_functions_of_a_running_job_are_drawn_as_a_flame_graph(page: Page, platform: Platform) -> None:
     platform.beat()
-    look = {"id": "d1", "kind": "PROFILE", "requested_at_ms": 1, "requested_by": "ada", "failure": None}
-    answers = [{**look, "status": "IN_PROGRESS", "parts": []}]
-    answers.append({**look, "status": "COMPLETED", "parts": [{"name": "worker 7", "text": STACKS}]})
+    diagnostic = {"id": "d1", "kind": "PROFILE", "requested_at_ms": 1, "requested_by": "ada", "failure": None}
+    answers = [{**diagnostic, "status": "IN_PROGRESS", "parts": []}]
+    answers.append({**diagnostic, "status": "COMPLETED", "parts": [{"name": "worker 7", "text": STACKS}]})
     asked: list[Any] = []
 
     def answer(route: Route) -> None:
@@ -108,7 +108,7 @@ def test_the_functions_of_a_running_job_are_drawn_as_a_flame_graph(page: Page, p
     page.get_by_label("What").select_option("PROFILE")
     expect(page.get_by_label("Operator")).to_be_hidden()
     page.get_by_label("Seconds").fill("3")
-    page.get_by_role("button", name="Look").click()
+    page.get_by_role("button", name="Show now").click()
     graph = page.get_by_role("group", name="Flame graph").get_by_role("button")
     rows = ["All workers: 10 samples", "worker 7", "run_partition", "count", "match", "await_task"]
     expect(graph).to_have_text([re.compile(f"^{row}") for row in rows])
@@ -131,16 +131,16 @@ def test_the_functions_of_a_running_job_are_drawn_as_a_flame_graph(page: Page, p
 
 def test_the_stacks_of_a_job_and_the_reason_of_a_refusal_are_shown(page: Page, platform: Platform) -> None:
     platform.beat()
-    look = {"id": "d1", "kind": "THREAD_DUMP", "status": "COMPLETED", "failure": None}
-    shown = {**look, "parts": [{"name": name, "text": f"stacks of <b>{name}</b>"} for name in ("driver", "JVM")]}
+    diagnostic = {"id": "d1", "kind": "THREAD_DUMP", "status": "COMPLETED", "failure": None}
+    shown = {**diagnostic, "parts": [{"name": name, "text": f"stacks of <b>{name}</b>"} for name in ("driver", "JVM")]}
     refusal = {"code": "JOB_STATUS_CONFLICT", "detail": "no driver runs the job at the moment", "advice": "Wait."}
     path = f"{platform.url}/v1/jobs/{journey.RUNNING}/diagnostics"
     page.route(f"{path}/d1", lambda route: route.fulfill(json=shown))
     page.route(path, lambda route: route.fulfill(json={**shown, "diagnostics": []}))
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/logs")
-    page.get_by_role("button", name="Look").click()
+    page.get_by_role("button", name="Show now").click()
     expect(page.locator("#diagnostic-parts pre")).to_have_text(["stacks of <b>driver</b>", "stacks of <b>JVM</b>"])
     page.unroute(path)
     page.route(path, lambda route: route.fulfill(status=409, json=refusal))
-    page.get_by_role("button", name="Look").click()
+    page.get_by_role("button", name="Show now").click()
     expect(page.locator("#message")).to_contain_text("no driver runs the job at the moment")

@@ -64,7 +64,7 @@ export class DiagnosticCard {
         duration_ms, operator_uid: byId("diagnostic-operator").value, with_values: byId("diagnostic-values").checked,
       }),
     });
-    setText(byId("diagnostic-said"), "Looking…");
+    setText(byId("diagnostic-said"), "Waiting for the driver…");
     await this.#read(requested.id);
     await this.#list(requested.id);
   }
