@@ -1,4 +1,4 @@
-"""Random histories of rewinds, deaths and repeated wishes: an attempt resumes from what a plain model has committed."""
+"""Random histories of rewinds, deaths and repeated restores; a plain model knows what an attempt resumes from."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Model:
     Attributes:
         committed: What its history holds now.
         snapshots: What its snapshots hold, by location; retained ones only.
-        done: The wishes that were carried out.
+        done: The restores that were carried out.
         counted: How many batches the job has committed, disowned ones too; it counts a record in each.
     """
 
@@ -82,7 +82,7 @@ class RunningJob:
     trail: Trail = ()
     counters: JobCounters = field(default_factory=JobCounters)
 
-    def start(self, dies: str | None = None, **wish: object) -> None:
+    def start(self, dies: str | None = None, **restore: object) -> None:
         """Starts the next attempt; it may die at its opening."""
         self.attempt += 1
         assignment = new_assignment(
@@ -94,7 +94,7 @@ class RunningJob:
             artifact_filename="a.py",
             artifact_sha256="0",
             store_url=self.store.url,
-        ).model_copy(update=wish)
+        ).model_copy(update=restore)
         self.opened, self.store.dies = None, dies
         try:
             self.opened = open_attempt(self.store, assignment, {})
@@ -201,7 +201,7 @@ class Rewinds(RuleBasedStateMachine):
             other.commit()
             self.foreign[other.snapshot(name)] = other.trail
         self.job = RunningJob(store, MAIN, Model())
-        self.wishes: list[tuple[str, dict[str, object], Trail]] = []
+        self.restores: list[tuple[str, dict[str, object], Trail]] = []
         self.hints: list[str] = []
         self.job.start()
 
@@ -252,32 +252,32 @@ class Rewinds(RuleBasedStateMachine):
 
     @rule(data=st.data(), dies=st.sampled_from([None, None, "before", "after"]))
     def go_back(self, data: st.DataObject, dies: str | None) -> None:
-        """A wish for a snapshot, for none, or one that was made before."""
+        """A restore of a snapshot, of none, or one that was made before."""
         snapshots = {**self.job.model.snapshots, **self.foreign}
         target = data.draw(st.sampled_from([None, *snapshots]))
         trail = () if target is None else snapshots[target]
         mode = "stateless" if target is None else "rewind"
-        name = f"wish {len(self.wishes)}"
-        wish = {"restore_mode": mode, "restore_from": target, "restore_id": name}
-        self.wishes.append((name, wish, trail))
+        name = f"restore {len(self.restores)}"
+        restore = {"restore_mode": mode, "restore_from": target, "restore_id": name}
+        self.restores.append((name, restore, trail))
         self.fulfil(dies)
 
-    @precondition(lambda self: self.wishes)
+    @precondition(lambda self: self.restores)
     @rule(dies=st.sampled_from([None, None, "before", "after"]))
-    def repeat_the_last_wish(self, dies: str | None) -> None:
+    def repeat_the_last_restore(self, dies: str | None) -> None:
         """The control plane has not heard that it was fulfilled."""
-        name, wish, _ = self.wishes[-1]
-        target = wish["restore_from"]
+        name, restore, _ = self.restores[-1]
+        target = restore["restore_from"]
         gone = target is not None and target not in self.job.model.snapshots and target not in self.foreign
         if name in self.job.model.done or not gone:
             self.fulfil(dies)
 
     def fulfil(self, dies: str | None) -> None:
-        name, wish, trail = self.wishes[-1]
+        name, restore, trail = self.restores[-1]
         if dies != "before" and name not in self.job.model.done:
             self.job.model.done.add(name)
             self.job.model.committed = trail
-        self.job.start(dies, **wish)
+        self.job.start(dies, **restore)
 
     @invariant()
     def the_attempt_goes_on_from_what_was_committed(self) -> None:

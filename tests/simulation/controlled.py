@@ -68,7 +68,7 @@ NAME = "flights"
 HOSTS = ("a", "b")
 RESTING_SECONDS = 20.0
 QUIET_SECONDS = 900.0
-"""After the last fault, each wish of the user must have come true within this virtual time."""
+"""After the last fault, each request of the user must have been carried out within this virtual time."""
 SETTLED = {JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FINISHED, JobStatus.FAILED}
 
 
@@ -260,7 +260,7 @@ class ControlledEnvironment(Environment):
     # The end
 
     def settle(self) -> None:
-        """Mends everything, waits for the last wish, lets the job run, stops and deletes it; checks at each step."""
+        """Mends everything, waits for the last request, lets the job run, stops and deletes it; checks at each step."""
         self._mend()
         self.world.run_until(self.world.now + 20.0)  # the last request arrives, and sleepers wake
         try:
@@ -303,7 +303,7 @@ class ControlledEnvironment(Environment):
             self.world.reach("a new driver carried a live rescale out")
 
     def _come_right(self) -> None:
-        if not self._wait("the last wish to come true", self._is_quiet):
+        if not self._wait("the end of the last request", self._is_quiet):
             return
         self._check_one_driver_each()
         self._note_changes()

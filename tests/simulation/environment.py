@@ -115,7 +115,7 @@ class Environment:
         self.attempt = 0
         self.commands = 0
         self._armed: list[Armed] = []
-        self._wish: dict[str, Any] = {}
+        self._pending_restore: dict[str, Any] = {}
         self._rewinding: str | None = None
         self._rewinds: list[tuple[int, int]] = []
         self._keeper_seconds: float | None = None
@@ -365,13 +365,13 @@ class Environment:
         chosen = self.auditor.manifests[savepoint]
         self._rewinds.append((self.attempt, chosen.log_position))
         self.commands += 1
-        self._wish = {
+        self._pending_restore = {
             "restore_mode": "rewind",
-            "restore_id": f"wish-{self.commands}",
+            "restore_id": f"restore-{self.commands}",
             "claim_mode": "claim" if claim else "no_claim",
         }
         location = location_of(URL, savepoint)
-        self._start(parallelism, host, location, **self._wish)
+        self._start(parallelism, host, location, **self._pending_restore)
         self._rewinding = location
 
     def _is_disowned(self, manifest: Manifest) -> bool:
@@ -398,7 +398,7 @@ class Environment:
     def on_delete_wanted_savepoint(self) -> None:
         """A user deletes the savepoint that a driver is about to go back to for the first time."""
         wanted, driver = self._rewinding, self.drivers[-1] if self.drivers else None
-        if not self._wish or wanted is None or driver is None or driver.assignment is not None:
+        if not self._pending_restore or wanted is None or driver is None or driver.assignment is not None:
             return
         earlier = [given for (_, attempt), given in self.control.assignments.items() if attempt < self.attempt]
         path = wanted.removeprefix(f"{URL}/")
@@ -585,10 +585,10 @@ class Environment:
 
     def _start(self, parallelism: int, host: str, restore_from: str | None, **restore: Any) -> None:
         self.attempt += 1
-        if "restore_mode" not in restore and self._wish and not self._is_wish_fulfilled():
-            restore, restore_from = self._wish, self._rewinding  # the user's wish stays until it is carried out
+        if "restore_mode" not in restore and self._pending_restore and not self._is_restore_carried_out():
+            restore, restore_from = self._pending_restore, self._rewinding  # it stays until it is carried out
         elif "restore_mode" not in restore:
-            self._wish = {}
+            self._pending_restore = {}
         restore |= {"restore_from": restore_from, "restart": self._restart}
         self.control.assign(JOB, self.attempt, parallelism, **restore)
         disk = self._directory / host
@@ -608,10 +608,10 @@ class Environment:
             )
         )
 
-    def _is_wish_fulfilled(self) -> bool:
-        """Whether a driver that carries the wish out has said that it runs; one may have done so and died before."""
+    def _is_restore_carried_out(self) -> bool:
+        """Whether a driver that carries the restore out has said that it runs; one may have done so and died before."""
         return any(
-            given.restore_id == self._wish["restore_id"] and heard.state is DriverState.RUNNING
+            given.restore_id == self._pending_restore["restore_id"] and heard.state is DriverState.RUNNING
             for key, heard in self.control.heard.items()
             if (given := self.control.assignments.get(key)) is not None
         )
@@ -619,19 +619,19 @@ class Environment:
     def _hint(self, hint: str) -> str | None:
         """Returns what a control plane would say of the job's own history: its latest report, an older one, nothing."""
         failure = self.drivers[-1].failure if self.drivers else ""
-        if self._wish and failure in {RestoreRefusedError.code, OutputWithdrawnError.code}:
+        if self._pending_restore and failure in {RestoreRefusedError.code, OutputWithdrawnError.code}:
             if failure == OutputWithdrawnError.code:
                 self.world.reach("a snapshot whose rows were taken back was refused")
-            self._wish, self._rewinding = {}, None  # the user has read why, and wishes no longer
+            self._pending_restore, self._rewinding = {}, None  # the user has read why, and takes it back
             self._rewinds.pop()
-        wish = self._rewinding if self._wish else None
+        pending = self._rewinding if self._pending_restore else None
         known = [
             location
             for location, _ in self.control.completed.get(JOB, [])
             if location.removeprefix(f"{URL}/") in self.auditor.manifests
         ]
         if hint == "none" or not known:
-            return wish
+            return pending
         return known[-1] if hint == "latest" else known[len(known) // 2]
 
     def _alive(self) -> list[Driver]:

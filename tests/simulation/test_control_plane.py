@@ -1,4 +1,4 @@
-"""Histories with control planes on PostgreSQL: whatever befalls them and their drivers, each wish comes true once."""
+"""Histories with control planes on PostgreSQL: each request is carried out once, whatever befalls the platform."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def findings_of_crashes(database: Database, kind: str, count: int) -> dict[str, 
 
 
 @pytest.mark.parametrize("kind", KINDS_IN_SHORT)
-def test_a_crash_at_a_durable_step_loses_no_wish(database: Database, kind: str) -> None:
+def test_a_crash_at_a_durable_step_loses_no_request(database: Database, kind: str) -> None:
     assert findings_of_crashes(database, kind, CRASHES) == {}
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", [kind for kind, history in KINDS.items() if history.has_control_plane])
-def test_crashes_at_many_durable_steps_lose_no_wish(database: Database, kind: str) -> None:
+def test_crashes_at_many_durable_steps_lose_no_request(database: Database, kind: str) -> None:
     assert findings_of_crashes(database, kind, 5 * CRASHES) == {}
 
 

@@ -119,8 +119,8 @@ def test_a_job_starts_from_state_that_was_computed_from_its_history(
         parallelism=3,
     )
     feed(tmp_path, "left", 0)
-    wish = {"restore_mode": "rewind", "restore_from": location, "restore_id": "history"}
-    drivers.append(job := start(tmp_path, "job", 1, 2, parameters={"sources": "left"}, **wish))
+    restore = {"restore_mode": "rewind", "restore_from": location, "restore_id": "history"}
+    drivers.append(job := start(tmp_path, "job", 1, 2, parameters={"sources": "left"}, **restore))
     job.wait_for(lambda: len(counted(tmp_path / "out")) == 10, "the records after the history")
     found = numbers(counted(tmp_path / "out"))
     assert found == {"k0": [101, 102, 103, 104], "k1": [51, 52, 53], "k2": [1, 2, 3]}
@@ -140,9 +140,15 @@ def test_a_claimed_savepoint_is_deleted_once_the_heir_needs_it_no_longer_and_ano
     location = savepoint(original, "given")
     original.kill()
     feed(tmp_path, "left", 2)
-    wish = {"job_id": "heir", "restore_mode": "rewind", "restore_from": location, "restore_id": "w", "claim_mode": mode}
+    restore = {
+        "job_id": "heir",
+        "restore_mode": "rewind",
+        "restore_from": location,
+        "restore_id": "w",
+        "claim_mode": mode,
+    }
     heir_output = {**left, "output": str(tmp_path / "of heir")}
-    drivers.append(heir := start(tmp_path, "heir", 1, 1, parameters=heir_output, **wish))
+    drivers.append(heir := start(tmp_path, "heir", 1, 1, parameters=heir_output, **restore))
     heir.wait_for(lambda: len(counted(tmp_path / "of heir")) == 10, "what came after the savepoint")
     manifest = tmp_path / "store" / "union_job" / "savepoints" / "given" / "manifest.json"
     assert manifest.exists()
@@ -158,9 +164,9 @@ def test_a_claimed_savepoint_is_deleted_once_the_heir_needs_it_no_longer_and_ano
     feed(tmp_path, "left", 3)
     heir.wait_for(lambda: len(counted(tmp_path / "of heir")) == 20, "a batch after that")
     heir.kill()
-    drivers.append(again := start(tmp_path, "again", 2, 2, parameters=heir_output, **wish))
+    drivers.append(again := start(tmp_path, "again", 2, 2, parameters=heir_output, **restore))
     feed(tmp_path, "left", 4)
-    again.wait_for(lambda: len(counted(tmp_path / "of heir")) == 30, "the same wish, which is not carried out again")
+    again.wait_for(lambda: len(counted(tmp_path / "of heir")) == 30, "the same restore, which is not carried out again")
 
 
 @pytest.mark.exhaustive

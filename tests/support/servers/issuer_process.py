@@ -26,8 +26,8 @@ class IssuerProcess:
         self.url = url
         self._http = httpx.Client(trust_env=False)
 
-    def set(self, **wish: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = self._http.post(f"{self.url}/control", json=wish).json()
+    def set(self, **settings: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._http.post(f"{self.url}/control", json=settings).json()
         return answer
 
     def token(self, *, algorithm: str = "RS256", **claims: Any) -> str:

@@ -109,16 +109,16 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/token":
             self.redeem({name: values[0] for name, values in parse_qs(content.decode()).items()})
 
-    def control(self, wish: dict[str, Any]) -> None:
+    def control(self, settings: dict[str, Any]) -> None:
         state = self.state
         for name in ("user", "overrides", "is_down"):
-            if name in wish:
-                setattr(state, name, wish[name])
-        if wish.get("forget"):
+            if name in settings:
+                setattr(state, name, settings[name])
+        if settings.get("forget"):
             state.forget()
-        if wish.get("rotate"):
+        if settings.get("rotate"):
             state.rotate()
-        token = state.token(wish["claims"], algorithm=wish["algorithm"]) if "claims" in wish else None
+        token = state.token(settings["claims"], algorithm=settings["algorithm"]) if "claims" in settings else None
         self.answer(200, {"token": token, "key_requests": state.key_requests})
 
     def redeem(self, form: dict[str, str]) -> None:

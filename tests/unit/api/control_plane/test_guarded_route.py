@@ -52,13 +52,13 @@ def make(_: Guard, response: Response, again: bool = False) -> Answer:
     return Answer(steps=[])
 
 
-class Wish(BaseModel):
-    wish: str = ""
+class StopRequest(BaseModel):
+    reason: str = ""
 
 
 @router.post("/stopped")
-def stop(_: Guard, wish: Wish | None = None) -> Answer:
-    return Answer(steps=[repr(wish)])
+def stop(_: Guard, asked: StopRequest | None = None) -> Answer:
+    return Answer(steps=[repr(asked)])
 
 
 @router.delete("/made", status_code=204)
@@ -106,7 +106,7 @@ def test_an_answer_has_the_status_the_headers_and_the_names_that_the_route_gives
 
 def test_a_null_is_no_optional_body() -> None:
     assert ask("POST", "/stopped").json()["of"][0] == "None"
-    assert ask("POST", "/stopped", body="{}").json()["of"][0] == "Wish(wish='')"
+    assert ask("POST", "/stopped", body="{}").json()["of"][0] == "StopRequest(reason='')"
     for null in ("null", " null\n"):
         refused = ask("POST", "/stopped", body=null)
         assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body"])

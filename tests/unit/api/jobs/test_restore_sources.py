@@ -184,7 +184,7 @@ def test_only_from_its_own_latest_snapshot_a_job_goes_on_with_its_log(
     assert found.source(NEW, job="mine", latest=True).restore.mode is RestoreMode.REWIND, "a new job has no log"
 
 
-def test_the_wish_of_the_request_is_kept(found: Found) -> None:
+def test_the_restore_of_the_request_is_kept(found: Found) -> None:
     found.manifest = manifest(kind=SnapshotKind.SAVEPOINT, max_parallelism=16)
     taken = found.source(NEW, job="other", savepoint_id="s", claim_mode=ClaimMode.CLAIM, allow_non_restored_state=True)
     assert (taken.restore.claim_mode, taken.restore.allow_non_restored_state) == (ClaimMode.CLAIM, True)

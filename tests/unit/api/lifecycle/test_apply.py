@@ -641,7 +641,7 @@ def test_a_restore_that_was_carried_out_is_cleared_and_a_rewind_begins_a_new_his
     assert transaction.latest_location() == "file:///store/newer.json"
 
 
-def test_a_wish_waits_for_an_attempt_and_replaces_the_one_before(stored: Stored) -> None:
+def test_a_restore_waits_for_an_attempt_and_replaces_the_one_before(stored: Stored) -> None:
     transaction = JobTransaction(cast("Any", stored), stored.job)
     stored.attempt(4, restore_id="other", restored_at_ms=5)
     transaction.set_pending_restore(Restore("first", RestoreMode.REWIND, SAVEPOINT))

@@ -26,7 +26,7 @@ def change(**facts: Any) -> Operation:
     return Operation(**{**given, **facts})
 
 
-def test_a_wish_is_stored_and_read_as_it_was() -> None:
+def test_a_restore_is_stored_and_read_as_it_was() -> None:
     pending = Restore("w", RestoreMode.REWIND, SAVEPOINT, ClaimMode.CLAIM, allow_non_restored_state=True)
     assert Restore.load(pending.dump()) == pending
 

@@ -518,7 +518,7 @@ def test_a_stateless_start_has_neither_state_nor_positions_and_keeps_the_numbers
     assert open_attempt(store, assignment(store, 3), OPERATORS).resume.batch_id == -1
 
 
-def test_a_wish_is_carried_out_once_and_one_without_a_name_each_time(store: ObjectStore) -> None:
+def test_a_restore_is_carried_out_once_and_one_without_a_name_each_time(store: ObjectStore) -> None:
     older, newer = three_batches(store)
     opened = open_attempt(store, rewinding(store, 2, older, restore_id="back"), OPERATORS)
     opened.journal.append(BatchPlanned(Attempt(2), BatchId(1), plan(1)))
@@ -570,7 +570,7 @@ def test_another_jobs_snapshot_needs_no_output_of_the_job(store: ObjectStore) ->
         open_attempt(store, rewinding(store, 4, newer), OPERATORS, sinks=SINKS)
 
 
-def test_of_two_attempts_with_one_wish_the_later_to_open_does_not_carry_it_out_again(
+def test_of_two_attempts_with_one_restore_the_later_to_open_does_not_carry_it_out_again(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older, _ = three_batches(store)
@@ -612,9 +612,9 @@ def test_a_snapshot_that_cannot_be_gone_back_to_is_refused_before_anything_is_di
     store: ObjectStore, changes: dict[str, object], message: str
 ) -> None:
     older, newer = three_batches(store)
-    wish = rewinding(store, 2, older, **changes)
+    assigned = rewinding(store, 2, older, **changes)
     with pytest.raises(RestoreRefusedError, match=message):
-        open_attempt(store, wish, OPERATORS)
+        open_attempt(store, assigned, OPERATORS)
     continued = open_attempt(store, assignment(store, 3), OPERATORS)
     assert (continued.manifest, continued.resume.batch_id) == (newer, 2)
 
@@ -738,8 +738,8 @@ def test_a_source_of_another_kind_under_its_old_uid_is_refused(store: ObjectStor
 def test_another_jobs_checkpoint_is_copied_before_the_attempt_opens(store: ObjectStore, mode: str) -> None:
     _, newer = three_batches(store)
     location = location_of(store.url, newer.path)
-    wish = assignment(store, 1, job_id="fork", restore_mode=mode, restore_from=location, restore_id="fork")
-    opened = open_attempt(store, wish, OPERATORS)
+    assigned = assignment(store, 1, job_id="fork", restore_mode=mode, restore_from=location, restore_id="fork")
+    opened = open_attempt(store, assigned, OPERATORS)
     assert opened.manifest is not None
     assert (opened.manifest.job_id, opened.manifest.forked_from, opened.claims) == ("fork", "job", True)
     assert opened.resume.batch_id == newer.batch_id
@@ -747,14 +747,14 @@ def test_another_jobs_checkpoint_is_copied_before_the_attempt_opens(store: Objec
     opened.journal.append(BatchPlanned(Attempt(1), BatchId(2), plan(2)))
     opened.journal.append(commit(1, 2))
     for attempt, changes in ((2, {}), (3, {"restore_mode": "continue", "restore_from": None})):
-        again = open_attempt(store, wish.model_copy(update={"attempt": attempt, **changes}), OPERATORS)
+        again = open_attempt(store, assigned.model_copy(update={"attempt": attempt, **changes}), OPERATORS)
         if mode == "rewind" or attempt == 3:
             assert (again.manifest, again.resume.batch_id) == (opened.manifest, 2)
 
 
 def test_another_jobs_checkpoint_cannot_be_claimed(store: ObjectStore) -> None:
     _, newer = three_batches(store)
-    wish = rewinding(store, 1, newer, job_id="fork", claim_mode="claim")
+    assigned = rewinding(store, 1, newer, job_id="fork", claim_mode="claim")
     with pytest.raises(ClaimRefusedError, match="only a savepoint can be claimed"):
-        open_attempt(store, wish, OPERATORS)
+        open_attempt(store, assigned, OPERATORS)
     assert not list(store.list("fork/"))
