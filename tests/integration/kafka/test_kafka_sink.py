@@ -475,6 +475,7 @@ def test_no_other_job_may_write_to_a_jobs_topic_until_its_marker_is_gone(output:
     output.sink().recover(replace(another, attempt=2))
 
 
+@pytest.mark.exhaustive  # the model of the brokers shows it in the fast tier
 def test_of_jobs_that_start_at_once_with_one_topic_one_gets_it(output: Output) -> None:
     settings, starts = {"bootstrap.servers": output.kafka.servers}, threading.Barrier(4)
 
@@ -544,6 +545,7 @@ def test_the_markers_of_another_sink_are_left_out_only_if_their_topic_is_gone(
     assert asked
 
 
+@pytest.mark.exhaustive  # seconds; an unrelated job is refused above
 def test_a_sink_that_claims_a_topic_sees_a_sharing_sink_that_has_claimed_it_meanwhile(
     output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -629,6 +631,7 @@ def test_a_batch_is_published_where_it_was_staged_for_after_the_jobs_topic_has_c
     assert output.staged() == []
 
 
+@pytest.mark.exhaustive  # a rare change of brokers, and seconds
 def test_a_job_whose_brokers_have_changed_goes_on_on_the_new_ones(
     spark: SparkSession, output: Output, caplog: pytest.LogCaptureFixture
 ) -> None:
