@@ -54,7 +54,11 @@ Since = Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="Only event
 Until = Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="Only events at or before this time.")]
 Job = Annotated[
     str | None,
-    Query(pattern=TEXT_PATTERN, max_length=200, description="Only events of the job with this id or name."),
+    Query(
+        pattern=TEXT_PATTERN,
+        max_length=200,
+        description="Only events of the job with this id or name; of a deleted job by its id.",
+    ),
 ]
 
 
