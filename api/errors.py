@@ -851,10 +851,10 @@ class ChangeIncompatibleError(ApiError):
 
 
 class PlanTimeoutError(ApiError):
-    """A plan did not load the program or read state in time."""
+    """A program was not loaded, or state not read, in time."""
 
     code = "PLAN_TIMEOUT"
-    title = "The plan takes too long"
+    title = "The plan or check takes too long"
     status = 504
     domain = "user"
     retryable = True
@@ -906,13 +906,13 @@ class StateReadTimeoutError(ApiError):
 
 
 class ProgramUnloadableError(ApiError):
-    """The process that loads a plan's program ended without an answer.
+    """The process that loads a program ended without an answer.
 
     A lack of memory can be the cause.
     """
 
     code = "PROGRAM_UNLOADABLE"
-    title = "The program cannot be loaded for a plan"
+    title = "The program cannot be loaded"
     status = 422
     domain = "user"
     advice = (

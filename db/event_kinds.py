@@ -40,6 +40,7 @@ EVENT_KINDS = frozenset(
     {
         "ACCESS_DENIED",
         "APPROVAL_REQUESTED",
+        "ARTIFACT_CHECKED",
         "ARTIFACT_DELETED",
         "ARTIFACT_UPLOADED",
         "ATTEMPT_CREATED",

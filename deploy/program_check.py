@@ -12,26 +12,26 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from keyscale.api.cli.output import console_for, make_table
+from keyscale.api.artifacts.declared_program import check_answer
+from keyscale.api.cli.check_output import show_check
+from keyscale.api.cli.output import console_for
 from keyscale.api.cli.setting_options import Pair
 from keyscale.api.launching.driver_command import loader_command, loader_environment
 from keyscale.api.libraries.artifact_inspector import ENDINGS
 from keyscale.api.libraries.library_cache import LibraryCache, PlacedLibraries
 from keyscale.api.settings import Settings
-from keyscale.jobs.protocol.messages import Failure, LibraryFile
+from keyscale.api.shapes import FailureAnswer
+from keyscale.jobs.protocol.messages import LibraryFile
 from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer, ProgramQuestion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from keyscale.jobs.protocol.program import ProgramDeclaration
-
-COLUMNS = (("OPERATOR", "operator"), ("KEY", "key"), ("STATE", "state"), ("KIND", "kind"))
 KINDS = {ending: kind for kind, ending in ENDINGS.items()}
 _LOG_LINES = 30
 
@@ -67,15 +67,10 @@ def check(
         console.print(log, markup=False, soft_wrap=True)
         console.print("the program ended without a declaration", markup=False)
         return 1
-    if answer.declaration is None:
-        for line in failure_lines(Failure.model_validate(answer.failure)):
-            console.print(line, markup=False, soft_wrap=True)
-        return 1
-    if rows := list(operator_rows(answer.declaration)):
-        console.print(make_table(rows, COLUMNS))
-    for line in summary_lines(answer.declaration):
-        console.print(line, markup=False, soft_wrap=True)
-    return 0
+    failure = None if answer.failure is None else FailureAnswer.model_validate(answer.failure)
+    shown = check_answer(answer.declaration, failure)
+    show_check(console, shown.model_dump(mode="json"))
+    return 0 if shown.valid else 1
 
 
 def load(program: Path, question: ProgramQuestion, libraries: Sequence[Path]) -> tuple[ProgramAnswer | None, str]:
@@ -118,35 +113,6 @@ def place_libraries(files: Sequence[Path], directory: Path) -> PlacedLibraries:
         contents[sha256] = content
         known.append(LibraryFile.model_validate({"filename": file.name, "sha256": sha256, "kind": KINDS[file.suffix]}))
     return LibraryCache(directory, lambda sha256: [contents[sha256]]).place(known)
-
-
-def operator_rows(declaration: ProgramDeclaration) -> Iterator[dict[str, Any]]:
-    """Yields a row for each state, and for each operator without states."""
-    for operator in declaration.operators:
-        keyed = operator.declaration.schema
-        states = [] if keyed is None else [(state.name, state.kind.value) for state in keyed.states]
-        states += [(name, "operator") for name in operator.operator_state]
-        key = ", ".join(name for name, _ in operator.declaration.key_schema)
-        for name, kind in states or [("", "")]:
-            yield {"operator": operator.uid, "key": key, "state": name, "kind": kind}
-
-
-def summary_lines(declaration: ProgramDeclaration) -> Iterator[str]:
-    """Yields the sources and sinks of a program, and the verdict."""
-    for source in declaration.sources:
-        yield f"source {source.uid}: {', '.join(source.kinds)}"
-    for sink in declaration.sinks:
-        yield f"sink {sink.uid}: {sink.kind}"
-    yield "the program can be started"
-
-
-def failure_lines(failure: Failure) -> Iterator[str]:
-    """Yields a failure as text: its code, message, traceback and advice."""
-    place = "" if failure.operator_uid is None else f" (operator {failure.operator_uid})"
-    yield f"{failure.code}: {failure.message}{place}"
-    yield from filter(None, [failure.traceback])
-    if failure.advice and "./keyscale jobs" not in failure.advice:  # the advice needs a job
-        yield failure.advice
 
 
 def main() -> int:

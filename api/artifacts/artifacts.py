@@ -18,6 +18,7 @@ from keyscale.db.repositories import artifacts, events
 
 from ..control_plane.cursors import write_cursor
 from ..errors import ArtifactInUseError, ArtifactNotFoundError, BodyTooLargeError, RequestInvalidError
+from ..jobs.program_loads import stored_bytes
 from ..libraries.artifact_inspection import inspect_artifact
 from ..libraries.artifact_inspector import ENDINGS
 from ..libraries.library_set import Library, check_wheel
@@ -137,7 +138,7 @@ def show(context: Context, user: Principal, artifact_id: str) -> ArtifactAnswer:
         ArtifactNotFoundError: No artifact has this id.
     """
     with context.reads() as session:
-        found = _require(session, artifact_id)
+        found = require_artifact(session, artifact_id)
         return _answers(session, user, [found])[0]
 
 
@@ -161,17 +162,16 @@ def content_of(context: Context, artifact_id: str) -> Content:
         ArtifactNotFoundError: No artifact has this id.
     """
     with context.reads() as session:
-        found = _require(session, artifact_id)
+        found = require_artifact(session, artifact_id)
         return Content(found.filename, stored_bytes(context, found.sha256))
 
 
-def stored_bytes(context: Context, sha256: str) -> Iterator[bytes]:
-    """Yields the bytes of an artifact, chunk by chunk."""
-    with context.reads() as session:
-        yield from artifacts.read_bytes(session, sha256)
+def require_artifact(session: Session, artifact_id: str) -> Artifact:
+    """Returns the artifact with an id.
 
-
-def _require(session: Session, artifact_id: str) -> Artifact:
+    Raises:
+        ArtifactNotFoundError: No artifact has this id.
+    """
     found = artifacts.find(session, artifact_id)
     if found is None:
         raise ArtifactNotFoundError("no artifact has this id")
@@ -207,7 +207,7 @@ def delete(context: Context, user: Principal, artifact_id: str) -> None:
     """
     with context.sessions.begin() as session:
         artifacts.lock_writers(session)
-        found = _require(session, artifact_id)
+        found = require_artifact(session, artifact_id)
         shown = f"{found.name} version {found.version}"
         if (use := artifacts.first_use(session, artifact_id, user.scope)) is not None:
             job, revision = use

@@ -1,12 +1,21 @@
-"""Artifacts: uploaded programs."""
+"""Artifacts: uploaded programs, and checks of programs."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import TYPE_CHECKING, Any
 
+from pydantic import Field, model_validator
+
+from keyscale.jobs.protocol.specification import ProgramSettings
 from keyscale.vocabulary import ArtifactKind
 
-from ..shapes import Answer, ListAnswer, example
+from ..jobs.schemas.job_spec import without_nulls
+from ..jobs.schemas.nullable_settings import nullable
+from ..shapes import Answer, FailureAnswer, ListAnswer, Request, example
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
 
 
 class ArtifactAnswer(Answer):
@@ -59,3 +68,79 @@ class ArtifactList(ListAnswer):
     """All artifacts, the newest first."""
 
     artifacts: list[ArtifactAnswer]
+
+
+class ProgramCheckRequest(ProgramSettings, Request):
+    """The settings to load a program with.
+
+    A null stands for the default.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, values: Any) -> Any:
+        return without_nulls(values, cls)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Describes the request by the settings that may be null."""
+        fields: Any = nullable(ProgramSettings).__pydantic_core_schema__
+        shown = {"title": cls.__name__, "description": cls.__doc__, "additionalProperties": False}
+        return {**handler(fields["schema"]), **shown}
+
+
+class DeclaredStateAnswer(Answer):
+    """A state that an operator declares when it is opened, or timers."""
+
+    name: str
+    kind: str = Field(description="value, map, list, reducing, aggregating, timers, or a kind of operator state.")
+    declared: str | None = Field(description="Its kind and types as text; null if it has no types.")
+    ttl_ms: int | None = Field(description="Its time to live.")
+
+
+class KeyColumnAnswer(Answer):
+    """A column of an operator's key."""
+
+    name: str
+    type: str
+
+
+class DeclaredOperatorAnswer(Answer):
+    """An operator that a program declares."""
+
+    uid: str
+    kind: str | None = Field(description="Its kind, such as Process or Deduplicate.")
+    key: list[KeyColumnAnswer]
+    states: list[DeclaredStateAnswer]
+
+
+class DeclaredEndpointAnswer(Answer):
+    """A source or a sink that a program declares."""
+
+    uid: str
+    kind: str
+
+
+class ProgramCheckAnswer(Answer):
+    """Everything that a program declares, or why it cannot be loaded."""
+
+    model_config = example(
+        valid=True,
+        failure=None,
+        operators=[
+            {
+                "uid": "totals",
+                "kind": "Process",
+                "key": [{"name": "user", "type": "string"}],
+                "states": [{"name": "total", "kind": "value", "declared": "value of int64", "ttl_ms": None}],
+            }
+        ],
+        sources=[{"uid": "orders", "kind": "kafka"}],
+        sinks=[{"uid": "files", "kind": "FileSink"}],
+    )
+
+    valid: bool = Field(description="Whether a job can start with the program.")
+    failure: FailureAnswer | None = Field(description="Why the program cannot be loaded.")
+    operators: list[DeclaredOperatorAnswer]
+    sources: list[DeclaredEndpointAnswer]
+    sinks: list[DeclaredEndpointAnswer]

@@ -16,6 +16,7 @@ from keyscale.errors import KeyscaleError
 from keyscale.installation import VERSION
 
 from .apply import apply, export
+from .artifact_check import check
 from .artifacts import artifacts
 from .autoscaler import autoscaler
 from .batch_replay import replay
@@ -116,6 +117,7 @@ for command in (
     keyscale.add_command(command)
 for command in (plan, update, rollback, clone, batches, bundle, threads, profile, sample, metrics):
     jobs.add_command(command)
+artifacts.add_command(check)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -50,10 +50,10 @@ from keyscale.vocabulary import (
 )
 
 from ..access.tokens import reserved_token
-from ..artifacts.artifacts import stored_bytes
 from ..database_clock import shared_now_ms
 from ..errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError
 from ..job_spec import spec_of
+from ..jobs.program_loads import stored_bytes
 from ..libraries.job_libraries import libraries_of
 from ..lifecycle.decision import DEFAULT_TIMEOUTS
 from ..lifecycle.downtime_breakdown import metrics_of_change, note_progress

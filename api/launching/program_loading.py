@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
+from pydantic import ValidationError
 
 from keyscale.directory_tree import remove_tree
+from keyscale.jobs.protocol.messages import Failure
 from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer
 
 from ..errors import PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
@@ -201,10 +203,13 @@ def _answer(directory: Path) -> ProgramAnswer:
     try:
         descriptor = os.open(directory / "work" / ANSWER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            return msgspec.json.decode(os.read(descriptor, _ANSWER_BYTES_MAX), type=ProgramAnswer)
+            answer = msgspec.json.decode(os.read(descriptor, _ANSWER_BYTES_MAX), type=ProgramAnswer)
+            if answer.declaration is None:
+                Failure.model_validate(answer.failure)
+            return answer
         finally:
             os.close(descriptor)
-    except (OSError, msgspec.MsgspecError, RecursionError):
+    except (OSError, msgspec.MsgspecError, ValidationError, RecursionError):
         with open_log(directory) as log:
             said = log.read(max(log.begin, log.end - _LAST_LINE_BYTES_MAX), _LAST_LINE_BYTES_MAX)
         [*_, last] = ["", *said.decode(errors="replace").strip().splitlines()]

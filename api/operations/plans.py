@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keyscale.db.repositories import artifacts, attempts, checkpoints, operations, revisions
 from keyscale.identifiers import JobId
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.jobs.protocol.program import ProgramQuestion
-from keyscale.jobs.protocol.redaction import Mask, redact_named
+from keyscale.jobs.protocol.redaction import redact_named
 from keyscale.jobs.protocol.specification import defines_program, differences
 from keyscale.state.doors.paths import location_of, split_location
 from keyscale.state.doors.planning import (
@@ -29,7 +28,7 @@ from keyscale.vocabulary import DesiredState, Fate, JobStatus, KeyGroupDivision,
 from ..errors import ChangeIncompatibleError, RevisionNotFoundError
 from ..job_spec import changed, spec_of
 from ..jobs.jobs import check_specification, require_job, require_program
-from ..libraries.job_libraries import JobLibraries, libraries_of
+from ..jobs.program_loads import failure_of, load_program
 from ..lifecycle.requests import rescale_way
 from ..secret_labels.secret_labels import require_covered
 from ..shapes import FailureAnswer
@@ -47,7 +46,7 @@ from .schemas.change_plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -244,20 +243,8 @@ def _read_stored(context: Context, facts: _Facts) -> StoredState:
 
 def _load(context: Context, facts: _Facts) -> ProgramAnswer:
     after, job = facts.after, facts.job
-    question = ProgramQuestion(
-        artifact_file=facts.program.filename,
-        parameters=after.given()["parameters"],
-        max_parallelism=job.max_parallelism,
-        parallelism=after.parallelism,
-    )
-    answer = context.programs.load(
-        question,
-        _content(context, facts.program.sha256),
-        spark_conf=after.spark_conf,
-        secrets=after.secrets,
-        brought=_brought(context, after.libraries),
-        holder=context.launcher.isolation.holder(job),
-    )
+    holder = context.launcher.isolation.holder(job)
+    answer = load_program(context, facts.program, after, max_parallelism=job.max_parallelism, holder=holder)
     if answer.failure is None:
         context.programs.remember(_key(facts), answer)
     return answer
@@ -268,29 +255,11 @@ def _key(facts: _Facts) -> str:
     return json.dumps([facts.job.id, facts.job.max_parallelism, facts.after.given()], sort_keys=True)
 
 
-def _brought(context: Context, libraries: list[str]) -> JobLibraries:
-    with context.reads() as session:
-        return libraries_of(session, libraries)
-
-
-def _content(context: Context, sha256: str) -> Iterator[bytes]:
-    """Yields the bytes of an artifact.
-
-    The transaction ends with the last bytes, before the program runs for long.
-    """
-    with context.reads() as session:
-        yield from artifacts.read_bytes(session, sha256)
-
-
 def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, context: Context) -> PlanAnswer:
     job, declaration = facts.job, None if loaded is None else loaded.declaration
     operators = [] if declaration is None else _operators(stored, declaration)
     sources = [] if declaration is None else _sources(stored, declaration)
-    failure = None
-    if loaded is not None and loaded.failure is not None:
-        mask = Mask(context.settings.job_secrets.variables_of(facts.after.secrets))
-        shown = {name: mask(value) if isinstance(value, str) else value for name, value in loaded.failure.items()}
-        failure = FailureAnswer.model_validate(shown)
+    failure = None if loaded is None else failure_of(context, facts.after, loaded)
     runs = job.desired is DesiredState.RUNNING
     # A running driver publishes, and takes a savepoint before it ends.
     unpublished = frozenset() if job.status is JobStatus.RUNNING else frozenset(stored.resume.sinks)

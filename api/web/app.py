@@ -21,6 +21,7 @@ from ..access.identities import User  # noqa: TC001 - FastAPI reads the annotati
 from ..access.openid import Issuer
 from ..access.rates import Rates
 from ..access_tokens import routes as access_tokens
+from ..artifacts import check_routes as program_checks
 from ..artifacts import routes as artifacts
 from ..autoscaling import routes as autoscaling
 from ..autoscaling.autoscaler import Autoscaler
@@ -280,6 +281,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     app.include_router(driver.router)  # first, as drivers send most requests
     for router in (
         artifacts,
+        program_checks,
         jobs,
         bundles,
         logs,

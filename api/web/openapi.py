@@ -119,6 +119,12 @@ _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
     "secrets": (),
     "subscriptions": (errors.SubscriptionRefusedError,),
 }
+_OF_ENDS: dict[str, tuple[type[errors.ApiError], ...]] = {
+    "check": (*_OF_SPECIFICATIONS, errors.PlanTimeoutError, errors.ProgramUnloadableError),
+    "compare": (errors.TooManyInFlightError,),
+    "verification": (errors.VerificationNotFoundError,),
+}
+"""The refusals of routes by the last part of their paths."""
 _OF_HEALTH = (errors.StoreUnavailableError, errors.ReconcilerDownError, errors.LeaderMissingError)
 
 
@@ -206,10 +212,9 @@ def _refusals(path: str, method: str, operation: dict[str, Any]) -> Iterator[typ
     for parameter in parameters:
         if parameter["in"] == "path" or parameter["name"] in _OF_PARAMETERS:
             yield from _OF_PARAMETERS[parameter["name"]]
-    if operation["tags"][0] == "streams" or path.endswith("/compare"):
+    if operation["tags"][0] == "streams":
         yield errors.TooManyInFlightError
-    if path.endswith("/verification"):
-        yield errors.VerificationNotFoundError
+    yield from _OF_ENDS.get(path.rpartition("/")[2], ())
     if method != "get":
         yield from _OF_CHANGES
         yield from _OF_CHANGED[operation["tags"][0]]

@@ -57,6 +57,7 @@ class ProgramDeclaration(msgspec.Struct, frozen=True):
         operators: Its operators, with the states and timers that their functions declare when they are opened.
         sources: Its sources.
         sinks: Its sinks.
+        operator_kinds: The kind of each operator by uid, such as Deduplicate.
         batch_interval_ms: The minimum time between two batches that the script sets.
         restart: The restart strategy that the script sets, as JSON; None if it sets no strategy.
     """
@@ -66,6 +67,7 @@ class ProgramDeclaration(msgspec.Struct, frozen=True):
     sinks: tuple[DeclaredSink, ...]
     batch_interval_ms: int = 0
     restart: dict[str, Any] | None = None
+    operator_kinds: dict[str, str] = {}
 
 
 class ProgramAnswer(msgspec.Struct, frozen=True):

@@ -320,7 +320,67 @@ LibraryName = Annotated[str, Field(pattern=r"^([0-9a-f]{32}|package:[A-Za-z0-9._
 """The id of an artifact, or a package of the platform's jars."""
 
 
-class JobSpec(Settings):
+class ProgramFile(Settings):
+    """The file of a job's program."""
+
+    artifact_id: Annotated[str, ChangeClass.RESTART, OfProgram()] = Field(
+        description="The program: the id of a .py or .zip artifact."
+    )
+
+
+class ProgramSettings(Settings):
+    """Everything that a program is loaded with."""
+
+    libraries: Annotated[list[LibraryName], ChangeClass.RESTART, OfProgram()] = Field(
+        default_factory=list,
+        max_length=LIBRARIES_MAX,
+        description="Libraries that the program imports: ids of .py, .zip, .whl and .jar artifacts, and packages of the"
+        " platform's jars as `package:NAME`.",
+    )
+    parallelism: Annotated[int, ChangeClass.RESCALE] = Field(
+        default=1,
+        ge=1,
+        le=KEY_GROUPS_MAX,
+        description="Subtasks per operator: from 1 to max_parallelism.",
+    )
+    max_parallelism: Annotated[int, ChangeClass.FIXED] = Field(
+        default_factory=_default_max_parallelism,
+        ge=1,
+        le=KEY_GROUPS_MAX,
+        description=(
+            "Number of key groups. Default: the number of the snapshot that the job starts from; else as in Flink, at"
+            " least 128."
+        ),
+    )
+    parameters: Annotated[dict[str, str | SecretReference], ChangeClass.RESTART, OfProgram()] = Field(
+        default_factory=dict,
+        max_length=_PARAMETERS_MAX,
+        description='The script reads them as env.parameters. `{"secret": NAME}` stands for the value of a secret.',
+    )
+    secrets: Annotated[list[SecretName] | None, ChangeClass.RESTART, OfProgram()] = Field(
+        default_factory=list,
+        max_length=_SECRETS_MAX,
+        validate_default=True,
+        description=(
+            "Names of the secrets that the script reads by `Secret(NAME)`; secrets of parameters are added. null: a job"
+            " of a version before 0.2, which gets all secrets."
+        ),
+    )
+    spark_conf: Annotated[dict[str, str], ChangeClass.RESTART, OfProgram()] = Field(
+        default_factory=dict, description="Spark settings; only settings of the allow-list."
+    )
+
+    @field_validator("secrets")
+    @classmethod
+    def _add_secrets_of_parameters(cls, names: list[str] | None, info: ValidationInfo) -> list[str] | None:
+        """Adds the secrets that parameters refer to."""
+        if names is None:
+            return None
+        referred = [each for each in info.data.get("parameters", {}).values() if isinstance(each, SecretReference)]
+        return sorted({*names, *(each.secret for each in referred)})
+
+
+class JobSpec(ProgramSettings, ProgramFile):  # the fields of the last base come first
     """Everything that a user decides about a job."""
 
     model_config = ConfigDict(
@@ -336,21 +396,6 @@ class JobSpec(Settings):
         },
     )
 
-    artifact_id: Annotated[str, ChangeClass.RESTART, OfProgram()] = Field(
-        description="The program: the id of a .py or .zip artifact."
-    )
-    libraries: Annotated[list[LibraryName], ChangeClass.RESTART, OfProgram()] = Field(
-        default_factory=list,
-        max_length=LIBRARIES_MAX,
-        description="Libraries that the program imports: ids of .py, .zip, .whl and .jar artifacts, and packages of the"
-        " platform's jars as `package:NAME`.",
-    )
-    parallelism: Annotated[int, ChangeClass.RESCALE] = Field(
-        default=1,
-        ge=1,
-        le=KEY_GROUPS_MAX,
-        description="Subtasks per operator: from 1 to max_parallelism.",
-    )
     rescale_mode: Annotated[RescaleMode, Strict(False), ChangeClass.AT_ONCE] = Field(
         default=RescaleMode.LIVE,
         description=(
@@ -379,34 +424,8 @@ class JobSpec(Settings):
         default=AutoscalerSettings(),
         description="Whether and within which limits the platform chooses the parallelism.",
     )
-    max_parallelism: Annotated[int, ChangeClass.FIXED] = Field(
-        default_factory=_default_max_parallelism,
-        ge=1,
-        le=KEY_GROUPS_MAX,
-        description=(
-            "Number of key groups. Default: the number of the snapshot that the job starts from; else as in Flink, at"
-            " least 128."
-        ),
-    )
     hash_id: Annotated[Literal["spark", "java"], ChangeClass.FIXED] = Field(
         default="spark", description="The hash function that maps keys to key groups."
-    )
-    parameters: Annotated[dict[str, str | SecretReference], ChangeClass.RESTART, OfProgram()] = Field(
-        default_factory=dict,
-        max_length=_PARAMETERS_MAX,
-        description='The script reads them as env.parameters. `{"secret": NAME}` stands for the value of a secret.',
-    )
-    secrets: Annotated[list[SecretName] | None, ChangeClass.RESTART, OfProgram()] = Field(
-        default_factory=list,
-        max_length=_SECRETS_MAX,
-        validate_default=True,
-        description=(
-            "Names of the secrets that the script reads by `Secret(NAME)`; secrets of parameters are added. null: a job"
-            " of a version before 0.2, which gets all secrets."
-        ),
-    )
-    spark_conf: Annotated[dict[str, str], ChangeClass.RESTART, OfProgram()] = Field(
-        default_factory=dict, description="Spark settings; only settings of the allow-list."
     )
     checkpoints: Annotated[CheckpointSettings, ChangeClass.AT_ONCE] = Field(
         default=CheckpointSettings(), description="How often checkpoints are taken and how many are kept."
@@ -439,15 +458,6 @@ class JobSpec(Settings):
             " a batch begins as soon as input is available and the previous batch has ended."
         ),
     )
-
-    @field_validator("secrets")
-    @classmethod
-    def _add_secrets_of_parameters(cls, names: list[str] | None, info: ValidationInfo) -> list[str] | None:
-        """Adds the secrets that parameters refer to."""
-        if names is None:
-            return None
-        referred = [each for each in info.data.get("parameters", {}).values() if isinstance(each, SecretReference)]
-        return sorted({*names, *(each.secret for each in referred)})
 
     def given(self) -> dict[str, Any]:
         """Returns the specification as JSON, with every default filled in."""

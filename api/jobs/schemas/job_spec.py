@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from keyscale.jobs.protocol.redaction import redact_named
 from keyscale.jobs.protocol.specification import JobSpec, ReceivedSpec, patched
@@ -13,9 +13,9 @@ from ...shapes import Request
 from .nullable_settings import DescribedBy, nullable
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any, model: type[BaseModel] = JobSpec) -> Any:
     """Returns settings without nulls, which stand for defaults."""
-    return patched({}, value) if isinstance(value, dict) else value
+    return patched({}, value, model) if isinstance(value, dict) else value
 
 
 def _masked(spec: JobSpec) -> JobSpec:
@@ -25,7 +25,7 @@ def _masked(spec: JobSpec) -> JobSpec:
 
 
 NewSpec = Annotated[
-    JobSpec, BeforeValidator(_without_nulls), DescribedBy(nullable(JobSpec, "New", frozenset({"artifact_id", "type"})))
+    JobSpec, BeforeValidator(without_nulls), DescribedBy(nullable(JobSpec, "New", frozenset({"artifact_id", "type"})))
 ]
 """The specification of a new job."""
 

@@ -91,6 +91,7 @@ def load(spark: SparkSession, question: ProgramQuestion, directory: Path) -> Pro
         sinks=tuple(DeclaredSink(node.uid, type(node.sink).__name__) for node in topology.sinks),
         batch_interval_ms=topology.batch_interval_ms,
         restart=None if restart is None else restart.model_dump(mode="json"),
+        operator_kinds={node.uid: type(node.logic).__name__ for node in topology.operators},
     )
 
 

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.real
 REFERENCES = {
     "spec.artifact_id",
     "spec.libraries[]",
+    "libraries[]",
     "restore_from.job",
     "restore_from.location",
     "restore_from.checkpoint_id",
@@ -51,7 +52,8 @@ OF_ADMINISTRATORS = {"store_url", "jobs[]", "after"}
 """Of the request that rebuilds jobs: only administrators send it, and they have no scope."""
 VALUES = {
     "changes[].key", "changes[].time_ms",
-    "duration_ms", "file", "key", "kind", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism",
+    "duration_ms", "file", "key", "kind", "last_state_age_ms_max", "lifetime_ms", "max_parallelism", "message", "name",
+    "parallelism", "parameters{}", "parameters{}.secret", "secrets[]", "spark_conf{}",
     "spec.autoscaler.excluded_hours[]", "spec.parameters{}", "spec.parameters{}.secret", "spec.restart.type",
     "scope.jobs[]", "spec.secrets[]", "spec.spark_conf{}", "?actor",
     "?channel", "?created_by", "?name", "?owner", "?role",
@@ -160,6 +162,7 @@ def bodies(world: World) -> Iterator[tuple[str, str, str, dict[str, Any], str, s
     """Yields bodies that refer to something of `payroll`: the route, the field, the body, and the same of nothing."""
     program, own = (world.jobs[name]["spec"]["artifact_id"] for name in ("payroll", "shop"))
     nothing = "0" * 32
+    yield "POST", f"/v1/artifacts/{own}/check", "libraries[]", {"libraries": [program]}, program, nothing
     for method, path in ROUTES:
         new = {"name": "new", "labels": {"team": "b"}} if path in {"/v1/jobs", "/v1/jobs/shop/clone"} else {}
         needed = with_spec(artifact_id=own, **new) if path == "/v1/jobs" else new
@@ -198,7 +201,7 @@ def test_what_is_outside_of_the_scope_is_refused_like_what_does_not_exist(world:
         assert refused.status_code == unknown.status_code, (path, field, refused.text, unknown.text)
         assert refused.text.replace(there, absent) == unknown.text, (path, field)
         tried.add(field)
-    assert tried == {"spec.artifact_id", "spec.libraries[]", "restore_from.job", "restore_from.location"}
+    assert tried == REFERENCES - {"id", "?job", "restore_from.checkpoint_id", "restore_from.savepoint_id"}
     assert world.shown() == before
     assert world.call("B", "GET", "/v1/jobs/shop").json()["revision"] == 1
     assert len(world.call("ADMIN", "GET", "/v1/jobs").json()["jobs"]) == 2

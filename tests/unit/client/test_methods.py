@@ -111,6 +111,17 @@ def test_a_list_of_one_kind_of_events_repeats_its_parameter(perform: Perform) ->
     assert perform(handle, "events", "list", kind=["JOB_CREATED", "JOB_DELETED"]) == []
 
 
+def test_a_program_is_checked_with_the_given_settings(perform: Perform) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        assert (request.method, request.url.path) == ("POST", "/v1/artifacts/5f0c/check")
+        assert json.loads(request.content) == {"parallelism": 2, "parameters": {"key": {"secret": "A"}}}
+        answer = {"valid": True, "failure": None, "operators": [], "sources": [{"uid": "in", "kind": "kafka"}]}
+        return httpx.Response(200, json={**answer, "sinks": []})
+
+    answer = perform(handle, "artifacts", "check", "5f0c", parallelism=2, parameters={"key": {"secret": "A"}})
+    assert (answer.valid, answer.sources[0].kind) == (True, "kafka")
+
+
 def test_an_upload_sends_the_file(perform: Perform, tmp_path: Path) -> None:
     (tmp_path / "departures.py").write_bytes(b"print(1)\n")
 

@@ -7,24 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
-import pyarrow as pa
 import pytest
 
-from keyscale.deploy.program_check import (
-    check,
-    failure_lines,
-    operator_rows,
-    place_libraries,
-    summary_lines,
-)
-from keyscale.identifiers import OperatorUid
+from keyscale.deploy.program_check import check, place_libraries
 from keyscale.installation import IMPORT_PATH
-from keyscale.jobs.protocol.messages import Failure
-from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramDeclaration
-from keyscale.state.documents.manifest import OperatorDeclaration
-from keyscale.state.keyed.descriptors import MapStateDescriptor, ValueStateDescriptor
-from keyscale.state.keyed.schema import KeyedSchema
-from keyscale.state.restore.program_change import DeclaredOperator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,39 +32,6 @@ counts = views.key_by("user").process(Count(), output={"user": "string"}).uid("c
 counts.sink_to(FileSink("out")).uid("files")
 env.execute()
 """
-
-
-def test_states_sources_and_sinks_of_a_program_are_shown() -> None:
-    states = ValueStateDescriptor("count", pa.int64()), MapStateDescriptor("seen", pa.string(), pa.bool_())
-    schema = KeyedSchema((("user", "string"),), tuple(state.stored() for state in states))
-    declared = OperatorDeclaration((("user", "string"),), schema)
-    program = ProgramDeclaration(
-        operators=(
-            DeclaredOperator(OperatorUid("count"), declared),
-            DeclaredOperator(OperatorUid("plain"), OperatorDeclaration((("user", "string"),))),
-        ),
-        sources=(DeclaredSource("views", ("FileSource",)),),
-        sinks=(DeclaredSink("files", "FileSink"),),
-    )
-    assert [tuple(row.values()) for row in operator_rows(program)] == [
-        ("count", "user", "count", "value"),
-        ("count", "user", "seen", "map"),
-        ("plain", "user", "", ""),
-    ]
-    assert list(summary_lines(program)) == [
-        "source views: FileSource",
-        "sink files: FileSink",
-        "the program can be started",
-    ]
-
-
-def test_a_failure_is_shown_with_its_advice_unless_the_advice_needs_a_job() -> None:
-    failure = Failure(
-        code="A_CODE", message="it is wrong", traceback="at line 1", operator_uid="count", advice="Mend it."
-    )
-    assert list(failure_lines(failure)) == ["A_CODE: it is wrong (operator count)", "at line 1", "Mend it."]
-    of_a_job = failure.model_copy(update={"advice": "Then `./keyscale jobs start JOB`.", "traceback": None})
-    assert list(failure_lines(of_a_job)) == ["A_CODE: it is wrong (operator count)"]
 
 
 def test_libraries_are_found_as_a_job_finds_them(tmp_path: Path) -> None:

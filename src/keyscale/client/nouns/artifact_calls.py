@@ -5,10 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keyscale.api.artifacts.schemas import ArtifactAnswer, ArtifactList, PlatformAnswer
+from keyscale.api.artifacts.schemas import (
+    ArtifactAnswer,
+    ArtifactList,
+    PlatformAnswer,
+    ProgramCheckAnswer,
+    ProgramCheckRequest,
+)
 
-from ..call import Call, Pages
-from ..method import ListMethod, Method, Noun, S
+from ..call import PLAN_TIMEOUT_S, Call, Pages
+from ..method import ListMethod, Method, Noun, S, action
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +58,10 @@ class Artifacts(Noun[S]):
     def content(self, artifact_id: str) -> Call[bytes]:
         """Downloads the file of an artifact."""
         return Call("GET", f"{ARTIFACTS}/{{artifact_id}}/content", bytes, {"artifact_id": artifact_id})
+
+    check = action(
+        f"{ARTIFACTS}/{{artifact_id}}/check", ProgramCheckRequest, ProgramCheckAnswer, timeout_s=PLAN_TIMEOUT_S
+    )
 
     @Method
     def delete(self, artifact_id: str) -> Call[None]:

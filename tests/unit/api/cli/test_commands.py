@@ -143,6 +143,10 @@ USUAL: list[tuple[str, Any]] = [
     (r"GET /v1/jobs/\w+/savepoints/s", {"savepoint_id": "s", "checkpoint_id": 6}),
     (r"GET /v1/jobs/\w+/(operations|revisions|savepoints|checkpoints/6/compare)", LIST),
     (r"GET /v1/artifacts", LIST),
+    (
+        r"POST /v1/artifacts/\w+/check",
+        {"valid": True, "failure": None, "operators": [], "sources": [], "sinks": []},
+    ),
     (r"GET /v1/jobs/\w+/checkpoints", {"history": []}),
     (r"GET /v1/jobs/\w+/logs", {"truncated": False, "text": "a line\n", "size_bytes": 7}),
     (r"GET /v1(/jobs/\w+)?/events", {"events": [{"kind": "JOB_FAILED"}]}),
@@ -312,6 +316,17 @@ GET_JOB = ("GET", "/v1/jobs/flights")
         ),
         ("artifacts list", [("GET", "/v1/artifacts")]),
         ("artifacts delete a", [("DELETE", "/v1/artifacts/a")]),
+        (
+            "artifacts check --artifact a -p 2 -P input=/in --secret ORDERS --set max_parallelism=64",
+            [
+                ("GET", "/v1/settings"),
+                (
+                    "POST",
+                    "/v1/artifacts/a/check",
+                    {"max_parallelism": 64, "parallelism": 2, "secrets": ["ORDERS"], "parameters": {"input": "/in"}},
+                ),
+            ],
+        ),
         ("subscriptions list", [("GET", "/v1/subscriptions")]),
         (
             "subscriptions create https://a.example/x --kind job_failed --job flights --label team=a",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tracemalloc
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -74,6 +75,19 @@ def test_a_loader_that_prints_without_end_does_not_fill_the_control_planes_memor
         tracemalloc.stop()
     assert len(caught.value.detail) < 3000
     assert peak_bytes < 10 << 20
+
+
+@pytest.mark.parametrize("answer", ["{}", '{"failure": {"code": 1}}', '{"declaration": 1}', "["])
+def test_an_answer_that_the_program_has_written_itself_is_no_declaration(
+    load: Callable[..., None], monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    def start(directory: Path, *_: Any) -> Any:
+        (directory / "work" / "declaration.json").write_text(answer)
+        return SimpleNamespace(pid=0, wait=lambda *_: 0, kill=lambda: None)
+
+    monkeypatch.setattr(program_loading, "start_supervised", start)
+    with pytest.raises(ProgramUnloadableError):
+        load("")
 
 
 @pytest.mark.parametrize("stay_s", [0, 600])
