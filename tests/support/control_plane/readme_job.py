@@ -81,9 +81,9 @@ class ReadmeJob:
         return [each for each in of_driver if not any(part.endswith("supervisor.py") for part in each.cmdline())]
 
 
-def block(language: str) -> str:
-    """The README's first block in a language."""
-    found = re.search(rf"^```{language}\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+def block(language: str, page: Path = README) -> str:
+    """The first block in a language, on the README or another page."""
+    found = re.search(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert found, language
     return found[1]
 
