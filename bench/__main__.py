@@ -159,11 +159,12 @@ def state(report: Report, /, *, only: Sequence[str], **sizes: int) -> None:
 
 @main.command("state-io")
 @click.option("--keys", default=100_000_000, show_default=True, help="Keys in state.")
+@click.option("--spark-keys", default=10_000_000, show_default=True, help="Keys of the read beside Spark.")
 @rounds_option
 @cores_option
 @click.pass_obj
 def state_io(report: Report, /, **sizes: int) -> None:
-    """Measure a bootstrap and a full read of state, beside plain files."""
+    """Measure a bootstrap and reads of state, beside plain files and Spark."""
     report.show(run_state_io(report.root, StateIoSizes(**sizes), _say), sizes["cores"])
 
 

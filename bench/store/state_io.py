@@ -10,19 +10,20 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from bench.store.keys import BATCH_KEYS, MAX_PARALLELISM, key_column
+from bench.store.keys import BATCH_KEYS, MAX_PARALLELISM, SEED, key_column
 from keyscale.state.engine.rocksdb import SortedFiles
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.writing.entry_sorter import EntrySorter
 from keyscale.state.writing.row_encoder import KeyHashing, encoder_of
-from keyscale.state_io import NewOperator, NewState, StateReader, write
+from keyscale.state_io import KeyedStateTable, NewOperator, NewState, StateReader, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 KEY = pa.schema([("id", pa.int64())])
 COUNT = ValueStateDescriptor("count", pa.int64())
+SINGLE_READS = 1000
 _ROWS = pa.schema([("id", pa.int64()), ("value", pa.int64())])
 
 
@@ -31,12 +32,15 @@ def run(*, work: str, action: str, keys: int) -> Mapping[str, Any]:
 
     Args:
         work: A fresh folder.
-        action: `sorted files`, `savepoint`, `read` or `parquet`.
+        action: `sorted files`, `savepoint`, `read`, `parquet` or `one key`.
         keys: The number of keys.
 
     Returns:
-        `rate`: keys per second; `cpu_rate`: keys per second of the processors.
+        `rate`: keys per second; `cpu_rate`: keys per second of the processors. Of `one key`: `first_ms`, `p50_ms` and
+        `p99_ms` of reads.
     """
+    if action == "one key":
+        return _one_key(Path(work), keys)
     actions = {"sorted files": _sorted_files, "savepoint": _savepoint, "read": _read, "parquet": _parquet}
     stopwatch = _Stopwatch()
     actions[action](Path(work), keys, stopwatch)
@@ -92,6 +96,23 @@ def _parquet(work: Path, keys: int, stopwatch: _Stopwatch) -> None:
     with stopwatch:
         found = sum(batch.num_rows for batch in parquet.ParquetFile(work / "rows.parquet").iter_batches())
     _check(found, keys)
+
+
+def _one_key(work: Path, keys: int) -> Mapping[str, float]:
+    """Reads single keys; the first read fetches the files."""
+    location = _write(work, _rows(keys))
+    numbers = np.random.default_rng(SEED).integers(keys, size=SINGLE_READS + 1, dtype=np.uint64)
+    took_ms = []
+    with StateReader.open(location, scratch=work) as reader:
+        table = reader.table("counts", COUNT.name)
+        assert isinstance(table, KeyedStateTable)  # noqa: S101 - a value state
+        for key in key_column(numbers).keys.to_pylist():
+            started = time.perf_counter()
+            found = sum(batch.num_rows for batch in table.batches(key=(key,)))
+            took_ms.append((time.perf_counter() - started) * 1000)
+            _check(found, 1)
+    first_ms, *others_ms = took_ms
+    return {"first_ms": first_ms, "p50_ms": np.quantile(others_ms, 0.5), "p99_ms": np.quantile(others_ms, 0.99)}
 
 
 def _write(work: Path, rows: Iterable[pa.RecordBatch]) -> str:
