@@ -326,20 +326,22 @@ class KafkaSink:
     def _write_round(self, key: _Token, written: Sequence[DataFrame], files: int) -> None:
         """Writes shares at the same time.
 
-        `files` is the number of files of the largest share.
+        `files` is the number of files of the largest share. Each worker may have a stale producer of each share; a
+        stale producer is closed when it fails, so that the rounds with stale producers end.
         """
-        for left in reversed(range(_TRIES)):
+        tries = 0
+        while True:
             try:
                 # A share's partition has the share's number, and so finds its worker.
                 rows = reduce(DataFrame.union, written).collect()
             except Exception as failure:
-                error = typed_failure(failure)
-                # A producer that another driver has fenced was closed: the next task opens a new producer.
-                if not left or not isinstance(error, SinkUnavailableError):
+                error, tries = typed_failure(failure), tries + 1
+                if tries == _TRIES or not isinstance(error, SinkUnavailableError):
                     raise error from failure
             else:
-                self._note_times(key, rows, files)
-                return
+                if all(row.records is not None for row in rows):
+                    self._note_times(key, rows, files)
+                    return
 
     def _note_times(self, key: _Token, rows: Sequence[Any], files: int) -> None:
         """Warns of slow shares, and splits the shares of later batches."""

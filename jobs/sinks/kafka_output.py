@@ -39,7 +39,10 @@ transaction.
 """
 
 WRITTEN = "share int, records bigint, ms bigint"
-"""The schema of a task's result: its share, and how many records it has written in which time."""
+"""The schema of a task's result: its share, and how many records it has written in which time.
+
+Without a number of records, the producer was stale: the share is to be written once more.
+"""
 
 
 class OutputMarker(msgspec.Struct, frozen=True):
@@ -133,6 +136,11 @@ class KafkaOutput:
             self._marker = None if last is None else msgspec.json.decode(last, type=OutputMarker)
             self._open = opened
         return self._open
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a producer is open, which another one may have fenced since."""
+        return self._open is not None
 
     def close(self) -> None:
         """Closes the producer; the next use opens a new producer."""
@@ -261,18 +269,25 @@ class WriteShare:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes the records, then yields the share.
 
+        A producer that was open before may be stale: another worker's task or a newer driver has opened a producer of
+        the share since. It is then closed, and the share is to be written by another task, as the records were read.
+
         Raises:
             CarriedFailure: Brokers do not answer or refuse, or a newer attempt has taken over.
         """
         output = self._output()
-        began_ms = _elapsed_ms()
+        began_ms, was_open = _elapsed_ms(), output.is_open
         counted = _Counted(_records(batches, self.topic))
+        written: int | None = None
         try:
             self._write(output, counted)
+            written = counted.count
         except KafkaException as failure:
             output.close()
             error = self._error(failure, _elapsed_ms() - began_ms)
-            raise CarriedFailure(error, TaskOrigin(self.uid, self.share)) from None
+            if not was_open or not isinstance(error, SinkUnavailableError) or is_away(error_of(failure)):
+                raise CarriedFailure(error, TaskOrigin(self.uid, self.share)) from None
+            logger.info("sink %s: the producer of share %d is stale: %s", self.uid, self.share, error)
         except KeyscaleError as error:
             output.close()
             raise CarriedFailure(error, TaskOrigin(self.uid, self.share)) from None
@@ -282,7 +297,7 @@ class WriteShare:
         yield pa.RecordBatch.from_pydict(
             {
                 "share": pa.array([self.share], pa.int32()),
-                "records": pa.array([counted.count], pa.int64()),
+                "records": pa.array([written], pa.int64()),
                 "ms": pa.array([_elapsed_ms() - began_ms], pa.int64()),
             }
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -27,7 +27,7 @@ from keyscale.jobs.errors import (
     SinkUnavailableError,
 )
 from keyscale.jobs.sinks import kafka, kafka_output
-from keyscale.jobs.sinks.kafka_output import KafkaOutput
+from keyscale.jobs.sinks.kafka_output import KafkaOutput, WriteShare
 from keyscale.jobs.sinks.kafka_topics import TopicLimits
 from keyscale.jobs.sinks.kafka_transactions import markers_topic
 from keyscale.jobs.sinks.sink import SinkContext
@@ -37,7 +37,7 @@ from tests.support.sinks.kafka_brokers import Brokers, ModelProducer, use_broker
 from tests.support.sinks.kafka_staging import SHARES_MAX, prepare, records_of_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     Play = Callable[[Host, Brokers, Path], SinkDriver]
@@ -115,6 +115,25 @@ def test_a_worker_that_outlives_the_driver_and_has_an_old_marker_writes_nothing_
     monkeypatch.setattr(kafka_output, "_outputs", of_worker)
     driver.run_attempt(2)
     assert ids(brokers) == expected_ids(0, 1, 2)
+
+
+def test_a_share_with_a_stale_producer_in_every_worker_is_written(
+    driver: SinkDriver, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, tries = WriteShare.run, Counter[int]()
+    workers: list[OrderedDict[Any, KafkaOutput]] = [OrderedDict() for _ in range(3)]
+
+    def in_another_worker(task: WriteShare, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        monkeypatch.setattr(kafka_output, "_outputs", workers[tries[task.share] % len(workers)])
+        tries[task.share] += 1
+        yield from run(task, batches)
+
+    monkeypatch.setattr(WriteShare, "run", in_another_worker)
+    for batch_id in range(len(workers)):
+        driver.run_attempt(batch_id)
+    assert all(workers)
+    driver.run_attempt(len(workers))  # its driver has fenced all of them
+    assert ids(brokers) == expected_ids(*range(len(workers) + 1))
 
 
 def test_a_batch_is_not_visible_before_it_is_published_and_only_once_after(

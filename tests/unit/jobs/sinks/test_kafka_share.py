@@ -24,20 +24,23 @@ class Output:
     """In place of an output: takes some steps, and notes its calls."""
 
     steps: tuple[Step, ...] = (Step.APPLY,)
-    fails = False
+    fails: KafkaError | None = None
     made: list[Output]
 
     def __init__(self, *given: Any) -> None:
         self.given = given
         self.calls: list[Any] = []
+        self.is_open = False
         self._left = iter(self.steps)
         self.made.append(self)
 
     def opened(self) -> None:
         self.calls.append("opened")
+        self.is_open = True
 
     def close(self) -> None:
         self.calls.append("close")
+        self.is_open = False
 
     def step(self, *place: int) -> Step:
         self.calls.append(place)
@@ -45,8 +48,8 @@ class Output:
 
     def write(self, records: Any, published: Published) -> None:
         self.calls.append((list(records), published))
-        if self.fails:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        if self.fails is not None:
+            raise KafkaException(self.fails)
 
 
 @pytest.fixture
@@ -76,6 +79,25 @@ def test_an_output_is_used_again_for_its_share_alone(outputs: type[Output]) -> N
     assert [row["records"] for _ in range(2) for row in write()] == [2, 0], "a written share is not written again"
     write(share=6)
     assert [output.given[-1] for output in outputs.made] == [5, 6]
+
+
+def test_a_stale_producer_is_closed_and_its_share_is_to_be_written_again(outputs: type[Output]) -> None:
+    outputs.steps, outputs.fails = (Step.APPLY,) * 9, None
+    write()
+    (output,) = outputs.made
+    outputs.fails = KafkaError(KafkaError._FENCED)
+    (row,) = write()
+    assert (row["share"], row["records"], output.is_open) == (5, None, False)
+    with pytest.raises(CarriedFailure, match="_FENCED"):
+        write()  # its producer was new
+
+
+def test_brokers_that_do_not_answer_are_no_stale_producer(outputs: type[Output]) -> None:
+    outputs.steps = (Step.APPLY,) * 9
+    write()
+    outputs.fails = KafkaError(KafkaError._ALL_BROKERS_DOWN)
+    with pytest.raises(CarriedFailure, match="_ALL_BROKERS_DOWN"):
+        write()
 
 
 @pytest.mark.parametrize("steps", [(Step.REFUSE, Step.APPLY), (Step.REPLACE, Step.APPLY)])
