@@ -20,6 +20,8 @@ import org.apache.flink.util.Collector;
  * Takes the savepoints of flink-savepoints-v1 with Flink itself (made with Flink 1.20.1): of one job with the heap and
  * with RocksDB, at two parallelisms. After `javac -cp flink-dist-1.20.1.jar FlinkSavepoints.java`, run
  * `java -cp "flink-dist-1.20.1.jar:log4j/*:." FlinkSavepoints DIRECTORY`, and move the files of each savepoint.
+ * `rocksdb-2-of-2.3` is of Flink 2.3.0, where SourceFunction is in `functions.source.legacy`, and open takes an
+ * OpenContext.
  * Java 17 needs `--add-opens=java.base/java.lang=ALL-UNNAMED`, and the same of java.util, java.net, java.lang.invoke.
  */
 public class FlinkSavepoints {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SAVEPOINTS = ROOT / "tests" / "golden" / "flink-savepoints-v1"
-NAMES = ("heap-1", "rocksdb-2")
+NAMES = ("heap-1", "rocksdb-2", "rocksdb-2-of-2.3")
 ORDERS = range(40)
 BY_CUSTOMER = {f"c{place}": [order for order in ORDERS if order % 10 == place] for place in range(10)}
 
