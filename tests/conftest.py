@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from keyscale.installation import IMPORT_PATH
 from tests.property.histories import EXAMPLES
+from tests.suite import database_kinds
 from tests.suite.reaper import continue_below_reaper, is_program
 from tests.suite.scratch import use_memory
 from tests.suite.tiers import arrange
@@ -89,6 +90,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     arrange(items)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    database_kinds.parametrize(metafunc)
+
+
 def is_worker(config: pytest.Config) -> bool:
     """Whether this process is one of several that pytest-xdist has started."""
     return hasattr(config, "workerinput")
@@ -104,6 +109,12 @@ def postgres_server(pytestconfig: pytest.Config) -> str:
 def migrated_template(pytestconfig: pytest.Config) -> str:
     """The name of a migrated database of the run's server, to be copied."""
     return pytestconfig.stash[POSTGRES].migrated()
+
+
+@pytest.fixture(scope="session")
+def database_kind() -> str:
+    """Which database a test has: PostgreSQL, unless its mark `either_database` gives it one in memory."""
+    return database_kinds.POSTGRES
 
 
 @pytest.fixture

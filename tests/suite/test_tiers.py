@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 class Item:
     """Stands in for a test that pytest has collected."""
 
-    def __init__(self, nodeid: str, *fixtures: str, marks: tuple[pytest.MarkDecorator, ...] = ()) -> None:
+    def __init__(
+        self, nodeid: str, *fixtures: str, marks: tuple[pytest.MarkDecorator, ...] = (), database: str = "postgres"
+    ) -> None:
         self.nodeid = nodeid
         self.fixturenames = fixtures
         self.marks = list(marks)
+        self.callspec = SimpleNamespace(params={"database_kind": database})
 
     def iter_markers(self, name: str) -> Iterator[pytest.MarkDecorator]:
         return (mark for mark in self.marks if mark.name == name)
@@ -82,12 +86,18 @@ def test_short_files_come_last() -> None:
     assert (ROOT / SHORT_FILES).is_dir()
 
 
-@pytest.mark.parametrize("fixture", ["postgres_server", "spark", "kafka", "control_plane", "drivers"])
+@pytest.mark.parametrize("fixture", ["postgres_server", "database_kind", "spark", "kafka", "control_plane", "drivers"])
 def test_a_test_that_needs_a_server_must_be_marked(fixture: str) -> None:
     with pytest.raises(pytest.UsageError, match=f"a.py::test needs {fixture}: mark it `real`"):
         arranged(Item("a.py::test", fixture))
     assert arranged(Item("a.py::test", fixture, marks=REAL))
     assert arranged(Item("a.py::test", fixture, marks=(pytest.mark.exhaustive,)))
+
+
+def test_a_test_with_a_database_in_memory_needs_no_mark() -> None:
+    assert arranged(Item("a.py::test", "database_kind", database="memory"))
+    with pytest.raises(pytest.UsageError, match="needs spark: mark it"):
+        arranged(Item("a.py::test", "database_kind", "spark", database="memory"))
 
 
 def test_pytest_xdist_knows_the_group_of_a_test() -> None:

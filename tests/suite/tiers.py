@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import pytest
 
-REAL_FIXTURES = {"postgres_server", "migrated_template", "control_plane", "spark", "drivers", "kafka"}
+from tests.suite.database_kinds import KIND, is_in_memory
+
+REAL_FIXTURES = {KIND, "postgres_server", "migrated_template", "control_plane", "spark", "drivers", "kafka"}
 """The fixtures of the root that start what a fast test must not start."""
 GROUPS = {"spark": "spark", "kafka": "spark", "browser": "browser"}
 """The worker of the tests that share an expensive thing, by the fixture which they share."""
@@ -25,7 +27,8 @@ def arrange(items: list[pytest.Item]) -> None:
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if is_fast(item) and (needed := REAL_FIXTURES.intersection(fixtures)):
+        needed = REAL_FIXTURES.intersection(fixtures) - ({KIND} if is_in_memory(item) else set())
+        if is_fast(item) and needed:
             raise pytest.UsageError(f"{item.nodeid} needs {', '.join(sorted(needed))}: mark it `real`")
         if item.get_closest_marker("xdist_group") is None:
             shared = [group for fixture, group in GROUPS.items() if fixture in fixtures]

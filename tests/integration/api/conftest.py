@@ -29,9 +29,11 @@ from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories import leaders, tokens
 from keyscale.vocabulary import Role
+from tests.suite.database_kinds import MEMORY
 from tests.support.control_plane.driverless_platform import driverless_platform
 from tests.support.control_plane.reused_database import ReusedDatabase
 from tests.support.control_plane.running_application import RunningApplication, running_application
+from tests.support.servers.memory_database import MemoryDatabase
 from tests.support.servers.postgres import create_database
 
 if TYPE_CHECKING:
@@ -97,15 +99,22 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture(scope="session")
-def database(postgres_server: str, migrated_template: str) -> Iterator[ReusedDatabase]:
-    """The database that the tests of this process use one after the other."""
-    database = ReusedDatabase(create_database(postgres_server, f"api_{uuid.uuid4().hex}", migrated_template))
+def database(
+    request: pytest.FixtureRequest, database_kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ReusedDatabase | MemoryDatabase]:
+    """The database of a kind that the tests of this process use one after the other."""
+    database: ReusedDatabase | MemoryDatabase
+    if database_kind == MEMORY:
+        database = MemoryDatabase(tmp_path_factory.mktemp("database") / "database")
+    else:
+        server, template = map(request.getfixturevalue, ("postgres_server", "migrated_template"))
+        database = ReusedDatabase(create_database(server, f"api_{uuid.uuid4().hex}", template))
     yield database
     database.close()
 
 
 @pytest.fixture
-def engine(database: ReusedDatabase) -> Engine:
+def engine(database: ReusedDatabase | MemoryDatabase) -> Engine:
     """A migrated database without jobs, tokens and anything else of tests."""
     database.renew()
     return database.engine

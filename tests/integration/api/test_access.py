@@ -11,7 +11,7 @@ from keyscale.installation import VERSION
 if TYPE_CHECKING:
     import httpx
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 
 def test_the_login_form_which_everybody_may_send_is_short(anonymous: httpx.Client) -> None:

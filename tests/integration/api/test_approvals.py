@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 BEN = {"Authorization": "Bearer the-ben-token"}
 RESCALE = "/v1/operations/more"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 
 def make_zip(**entries: bytes) -> bytes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 RECORDS = 40_000
 BEGIN_MS = now_ms() // 86_400_000 * 86_400_000 + 43_200_000  # noon

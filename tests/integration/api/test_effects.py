@@ -32,10 +32,12 @@ from keyscale.vocabulary import (
     UpgradeMode,
 )
 from tests.support.control_plane.row_changes import RowChanges
-from tests.support.servers.either_database import DATABASES, either_database
+from tests.support.servers.either_database import either_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.either_database
 
 FAILURE = {"code": "BROKE", "message": "it broke"}
 ANN = Principal("u1", "ann", Role.OPERATOR)
@@ -184,9 +186,9 @@ class World:
         self.session.flush()
 
 
-@pytest.fixture(scope="module", params=DATABASES)
-def built(request: pytest.FixtureRequest) -> Iterator[World]:
-    with either_database(request) as engine, Session(engine) as session:
+@pytest.fixture(scope="module")
+def built(request: pytest.FixtureRequest, database_kind: str) -> Iterator[World]:
+    with either_engine(request, database_kind) as engine, Session(engine) as session:
         yield World(session)
         session.rollback()
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 FAILURE = {"code": "JOB_FUNCTION_FAILED", "message": "it raises"}
 TIMEOUTS = Timeouts(healthy_ms=60_000)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 FAILURE = Failure(code="X", message="it broke")
 
@@ -100,6 +100,7 @@ def test_a_job_keeps_its_restart_strategy_with_the_defaults_filled_in(
     assert job["spec"]["restart"] is None
 
 
+@pytest.mark.real
 def test_a_name_is_used_once(client: httpx.Client, job: dict[str, Any]) -> None:
     body = {"name": "flights", "spec": {"artifact_id": job["spec"]["artifact_id"]}}
     assert code_of(client.post("/v1/jobs", json=body)) == (409, "JOB_NAME_TAKEN")
@@ -211,6 +212,7 @@ def test_no_route_finds_a_job_that_does_not_exist(client: httpx.Client) -> None:
         assert code_of(client.get(f"/v1/jobs/none{path}")) == (404, "JOB_NOT_FOUND"), path
 
 
+@pytest.mark.real
 def test_a_job_that_never_ran_has_no_logs_or_checkpoints(client: httpx.Client, job: dict[str, Any]) -> None:
     base = f"/v1/jobs/{job['id']}"
     assert code_of(client.get(f"{base}/logs")) == (404, "ATTEMPT_NOT_FOUND")

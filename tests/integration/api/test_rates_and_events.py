@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.settings import Settings
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -135,6 +135,7 @@ def test_every_kind_of_refused_request_is_an_event(anonymous: httpx.Client, cont
     assert len(events(anonymous, "ACCESS_DENIED")) == len(attempts)
 
 
+@pytest.mark.real
 def test_refused_requests_push_no_other_event_out(
     client: httpx.Client, context: Context, leadership: Leadership, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 SAVEPOINT = "file:///store/savepoints/u/manifest.json"
 FAILURE = {"code": "USER_FUNCTION_FAILED", "message": "ValueError: no such airport"}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 DAY_MS = 86_400_000
 
@@ -54,6 +54,7 @@ def test_a_new_token_opens_what_its_role_allows_and_its_value_is_shown_once(clie
         assert (made["id"] in {each["id"] for each in chosen}) is is_listed
 
 
+@pytest.mark.real
 def test_only_the_hash_of_a_token_is_in_the_database(client: httpx.Client, context: Context) -> None:
     made = create(client)
     with context.engine.connect() as connection:

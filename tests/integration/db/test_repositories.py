@@ -80,12 +80,14 @@ from keyscale.vocabulary import (
     UpgradeMode,
 )
 from tests.support.control_plane.condition_watch import ConditionWatch
-from tests.support.servers.either_database import DATABASES, POSTGRES_ALONE, either_database
+from tests.support.servers.either_database import either_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sqlalchemy import Engine
+
+pytestmark = pytest.mark.either_database
 
 ENDED, ACTIVE, STANDBY = AttemptStage.ENDED, AttemptStage.ACTIVE, AttemptStage.STANDBY
 THE_TEST_OF_THE_WATCH = "test_each_condition_and_order_of_a_query_decides_in_a_test_above"
@@ -214,9 +216,9 @@ class Rows:
         self.session.flush()
 
 
-@pytest.fixture(scope="module", params=DATABASES)
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    with either_database(request) as engine:
+@pytest.fixture(scope="module")
+def engine(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Engine]:
+    with either_engine(request, database_kind) as engine:
         yield engine
 
 
@@ -558,7 +560,7 @@ class TestChanges:
 
 
 class TestCommands:
-    @POSTGRES_ALONE
+    @pytest.mark.real
     @pytest.mark.parametrize(
         ("columns", "command", "is_wanted"),
         [
@@ -694,7 +696,7 @@ class TestCheckpoints:
         rows.session.flush()
         assert dict(checkpoints.counts(rows.session, "mine")) == {COMPLETED: 1, FAILED: 6, SUBSUMED: 30}
 
-    @POSTGRES_ALONE
+    @pytest.mark.real
     def test_statistics_are_of_the_newest_checkpoints_of_the_statuses(self, rows: Rows) -> None:
         for number, status in ((1, COMPLETED), (2, SUBSUMED), (3, FAILED), (4, COMPLETED)):
             rows.checkpoint(number, status, state_size=100 * number, processed_records=7 * number)
@@ -870,7 +872,7 @@ class TestCheckpoints:
 
 
 class TestSnapshotNeeds:
-    @POSTGRES_ALONE
+    @pytest.mark.real
     @pytest.mark.parametrize(
         ("status", "taken", "is_needed"),
         [
@@ -894,7 +896,7 @@ class TestSnapshotNeeds:
         found = snapshot_needs.restoring_jobs(rows.session, "here", [JobStatus.STOPPED])
         assert [job.id for job in found] == (["mine"] if is_needed else [])
 
-    @POSTGRES_ALONE
+    @pytest.mark.real
     def test_a_pending_restore_and_a_rewind_need_their_snapshots(self, rows: Rows) -> None:
         rows.set_job(restore={"location": "wanted"}, rewound_by=3, rewound_to="rewound")
         rows.attempt(3, restore_from="rewound")
@@ -937,7 +939,7 @@ class TestSnapshotNeeds:
 
 
 class TestJobSigns:
-    @POSTGRES_ALONE
+    @pytest.mark.real
     def test_the_reconciler_gets_jobs_that_run_should_run_or_have_processes(self, rows: Rows) -> None:
         assert _to_reconcile(rows) == []
         rows.set_job(desired=DesiredState.RUNNING)
@@ -949,7 +951,7 @@ class TestJobSigns:
         rows.attempt(1)
         assert _to_reconcile(rows) == ["mine"]
 
-    @POSTGRES_ALONE
+    @pytest.mark.real
     def test_a_sign_has_the_last_signs_of_life_of_the_active_attempt(self, rows: Rows) -> None:
         rows.set_job(desired=DesiredState.RUNNING)
         rows.attempt(1, reaped=False, attached_at_ms=5, heartbeat_at_ms=6)
@@ -958,7 +960,7 @@ class TestJobSigns:
         (sign,) = job_signs.to_reconcile(rows.session)
         assert sign[2:] == (2, 8, 7)
 
-    @POSTGRES_ALONE
+    @pytest.mark.real
     def test_a_mark_differs_after_each_change_except_a_repeated_heartbeat(self, rows: Rows) -> None:
         rows.set_job(desired=DesiredState.RUNNING)
         active = rows.attempt(1, stage=AttemptStage.ACTIVE, heartbeat_at_ms=1)
@@ -975,7 +977,7 @@ class TestJobSigns:
         assert len(set(versions)) == 4, versions
         assert versions[3] == versions[4], "the heartbeat"
 
-    @POSTGRES_ALONE
+    @pytest.mark.real
     def test_the_mark_of_a_start_differs_when_its_driver_reads_input_or_waits_for_it(self, rows: Rows) -> None:
         rows.set_job(desired=DesiredState.RUNNING)
         start = rows.change("start", kind=OperationKind.START, status=OperationStatus.IN_PROGRESS)
@@ -1567,7 +1569,7 @@ class TestHistory:
             page = None if found.next is None else PageRequest(limit=limit, after=found.next)
         assert seen == [5, 4, 3, 1, 0]
 
-    @POSTGRES_ALONE
+    @pytest.mark.real
     def test_only_ended_attempts_without_processes_beyond_the_kept_ones_are_removed(self, rows: Rows) -> None:
         for number, columns in enumerate(({"reaped": True}, {"reaped": False}, {"reaped": True}, {"reaped": True}), 1):
             rows.attempt(number, **columns)
@@ -1577,7 +1579,7 @@ class TestHistory:
         assert history.remove_attempts(rows.session, "mine", keep=0, some=10) == 1
         assert attempts.numbers_of(rows.session, ["mine"]) == {"mine": {2, 5}}
 
-    @POSTGRES_ALONE
+    @pytest.mark.real
     def test_only_ended_operations_beyond_the_kept_ones_and_without_attempts_are_removed(self, rows: Rows) -> None:
         rows.attempt(2)
         for at_ms, (name, columns) in enumerate(
@@ -1600,7 +1602,7 @@ class TestHistory:
         assert kept == ["newest", "newest but one", "waiting", "running", "made a kept attempt", "of a kept attempt"]
         assert len(operations.list_page(rows.session, "other", PageRequest()).rows) == 1
 
-    @POSTGRES_ALONE
+    @pytest.mark.real
     def test_removed_checkpoints_are_summed_up_by_day_and_complete_or_needed_ones_stay(self, rows: Rows) -> None:
         day_ms = 86_400_000
         for number, status, columns in (
@@ -1621,7 +1623,7 @@ class TestHistory:
         assert (first.day, first.completed, first.failed, first.state_size_max) == (0, 1, 1, 2)
         assert (second.day, second.completed, second.failed, second.checkpointed_size) == (1, 1, 0, 6)
 
-    @POSTGRES_ALONE
+    @pytest.mark.real
     def test_old_events_go_from_the_moment_on_that_is_kept(self, rows: Rows) -> None:
         for at_ms in (10, 20, 30):
             self.record(rows, at_ms)
@@ -1696,7 +1698,7 @@ def test_a_condition_that_no_row_needs_is_named(rows: Rows) -> None:
     assert part == ("attempts.count_since", "condition", "attempts.created_at_ms >= :created_at_ms")
 
 
-@POSTGRES_ALONE
+@pytest.mark.real
 @pytest.mark.exhaustive
 def test_each_condition_and_order_of_a_query_decides_in_a_test_above(engine: Engine, watch: ConditionWatch) -> None:
     assert event.contains(engine, "before_execute", watch._before_execute), "the watch is off"

@@ -1,4 +1,4 @@
-"""The two databases of a test: one in memory in the fast tier, and PostgreSQL in the real one."""
+"""A module's own database of either kind."""
 
 from __future__ import annotations
 
@@ -6,28 +6,22 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import pytest
-
 from keyscale.db.connections import open_engine
+from tests.suite.database_kinds import MEMORY
 from tests.support.servers.memory_database import memory_engine
 from tests.support.servers.postgres import create_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pytest
     from sqlalchemy import Engine
-
-POSTGRES = pytest.param("postgres", marks=pytest.mark.real)
-DATABASES = ["memory", POSTGRES]
-"""The parameters of a fixture that uses `either_database`."""
-POSTGRES_ALONE = pytest.mark.parametrize("engine", [POSTGRES], indirect=True)
-"""Marks a test whose query SQLite does not understand."""
 
 
 @contextmanager
-def either_database(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """Creates the database that a fixture's parameter names; closes its connections afterwards."""
-    if request.param == "memory":
+def either_engine(request: pytest.FixtureRequest, kind: str) -> Iterator[Engine]:
+    """Creates a database of a kind; yields its connections, and closes them afterwards."""
+    if kind == MEMORY:
         engine = memory_engine()
     else:
         server, template = map(request.getfixturevalue, ("postgres_server", "migrated_template"))

@@ -12,10 +12,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import BigInteger, create_engine, event, insert
+from sqlalchemy import BigInteger, create_engine, delete, event, insert
 from sqlalchemy.dialects.postgresql import JSONB, array
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import QueuePool, StaticPool
 from sqlalchemy.schema import CreateColumn
 
 from keyscale.db.models import Job, Leader, ReplicaKey
@@ -24,32 +24,69 @@ from tests.support.servers.sqlite_statement import sqlite_statement
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
 _METADATA = Job.metadata
 
 
-def memory_engine() -> Engine:
-    """Returns a pool of one connection to a new database, which holds what the migrations leave."""
+def memory_engine(path: Path | None = None) -> Engine:
+    """Returns a pool of connections to a new database, which holds what the migrations leave.
+
+    Args:
+        path: The file of a database with several connections; None: a database of one connection.
+    """
     engine = create_engine(
-        "sqlite://",
-        poolclass=StaticPool,
-        connect_args={"check_same_thread": False},
+        f"sqlite:///{path or ''}",
+        poolclass=QueuePool if path else StaticPool,
+        connect_args={"check_same_thread": False, "timeout": 5},
         json_deserializer=msgspec.json.decode,
     )
+    # As the driver's own transactions are off, a connection that commits each statement differs in nothing else.
+    engine.dialect.set_isolation_level = engine.dialect.reset_isolation_level = lambda *_: None  # type: ignore[method-assign]
     event.listen(engine, "connect", _prepare)
     # The driver would begin a transaction at the first write only, and end it before a savepoint.
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    event.listen(engine, "begin", _begin)
     event.listen(engine, "before_cursor_execute", _translate, retval=True)
     for table in _METADATA.tables.values():
         for index in table.indexes:
             index.dialect_options["sqlite"]["where"] = index.dialect_options["postgresql"]["where"]
     _METADATA.create_all(engine)
     with engine.begin() as connection:
-        connection.execute(insert(Leader).values(epoch=0, url="", elected_at_ms=0, beat_at_ms=0))
-        connection.execute(insert(ReplicaKey).values(value="the key of the replicas"))
+        _fill(connection)
     return engine
+
+
+class MemoryDatabase:
+    """A database in a file of the memory that many tests use one after the other, as a `ReusedDatabase` is.
+
+    Args:
+        path: The file, which does not exist.
+
+    Attributes:
+        engine: The pool. An application that ends leaves the pool open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.engine = memory_engine(path)
+        self._close_pool = self.engine.dispose
+        self.engine.dispose = lambda *_, **__: None  # type: ignore[method-assign]
+
+    def renew(self) -> None:
+        """Makes the tables hold what the migrations leave."""
+        with self.engine.begin() as connection:
+            for table in reversed(_METADATA.sorted_tables):
+                connection.execute(delete(table))
+            _fill(connection)
+
+    def close(self) -> None:
+        self._close_pool()
+
+
+def _fill(connection: Connection) -> None:
+    connection.execute(insert(Leader).values(epoch=0, url="", elected_at_ms=0, beat_at_ms=0))
+    connection.execute(insert(ReplicaKey).values(value="the key of the replicas"))
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
@@ -60,7 +97,7 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
         return numbers[column]
 
     connection.isolation_level = None
-    connection.execute("PRAGMA foreign_keys = ON")
+    connection.executescript("PRAGMA foreign_keys = ON; PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF")
     connection.create_function("next_number", 1, next_number)
     connection.create_function("clock_seconds", 0, time.time)
     connection.create_function("pg_advisory_xact_lock", 1, lambda _: None)
@@ -69,6 +106,11 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
     connection.create_function("greatest", -1, lambda *values: max(_known(values), default=None))
     connection.create_function("jsonb_contains", 2, _contains)
     connection.create_function("jsonb_has_any", 2, _has_any)
+
+
+def _begin(connection: Connection) -> None:
+    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        connection.exec_driver_sql("BEGIN")
 
 
 def _translate(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> tuple[str, Any]:
