@@ -38,6 +38,7 @@ class ConditionFacts:
         snapshot: The latest completed checkpoint or savepoint.
         restorable_until_at_ms: Until when the sources keep all records after it; None if unknown.
         operation: The kind of the operation in progress.
+        waits_for: What the operation waits for; None if it goes on.
         lag_records: Records in the sources that no committed batch has; None if the sources cannot count.
         lag_before: Records that waited before the attempt.
         caught_up_at_ms: When the attempt had first caught up.
@@ -57,6 +58,7 @@ class ConditionFacts:
     caught_up_at_ms: int | None
     at_ms: int
     timers_due_at_ms: int | None = None
+    waits_for: str | None = None
 
     @property
     def active(self) -> AttemptSummaryAnswer | None:
@@ -137,7 +139,8 @@ def _progressing(facts: ConditionFacts) -> ConditionAnswer:
     operation = facts.operation or _UNDER_WAY.get(facts.status)
     if operation is None:
         return _condition("PROGRESSING", "FALSE", "NO_OPERATION", "no operation changes the job", None)
-    message = f"the operation {operation} changes the job"
+    waits = "" if facts.waits_for is None else f"; it waits for the object store: {facts.waits_for}"
+    message = f"the operation {operation} changes the job{waits}"
     return _condition("PROGRESSING", "TRUE", operation, message, None)
 
 

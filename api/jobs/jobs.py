@@ -451,6 +451,7 @@ def _fields(
         caught_up_at_ms=columns.get("caught_up_at_ms"),
         at_ms=at_ms,
         timers_due_at_ms=report.get("timers_due_at_ms"),
+        waits_for=_waits_for(overview),
     )
     status = {name: job[name] for name in _STATUS_FIELDS} | {
         "state": job["status"],
@@ -478,6 +479,13 @@ def _fields(
         "status": status,
         "metrics": shown,
     }
+
+
+def _waits_for(overview: JobOverview) -> str | None:
+    """Returns what the operation in progress waits for."""
+    phases = overview.operation_phases or ()
+    waits = phases[-1].get("waits_for") if phases else None
+    return None if waits is None else str(waits["message"])
 
 
 def _restore(pending: Mapping[str, Any] | None, attempt: Mapping[str, Any]) -> RestoreAnswer | None:

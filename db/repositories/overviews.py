@@ -49,6 +49,7 @@ class JobOverview:
         artifact_version: The version of the revision's program.
         operation_id: The operation in progress that moves the job.
         operation_kind: The kind of that operation.
+        operation_phases: The phases of that operation, as stored; None without an operation.
         checkpoint: The latest completed checkpoint.
         savepoint: The latest completed savepoint.
     """
@@ -60,6 +61,7 @@ class JobOverview:
     artifact_version: int
     operation_id: str | None
     operation_kind: OperationKind | None
+    operation_phases: Sequence[Mapping[str, Any]] | None
     checkpoint: LatestSnapshot | None
     savepoint: LatestSnapshot | None
 
@@ -79,7 +81,7 @@ def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, JobOverview
 def _overview(row: Sequence[Any]) -> JobOverview:
     values = iter(row)
     job, revision, attempt = ({name: next(values) for name in table} for table in (_JOB, _REVISION, _ATTEMPT))
-    name, version, operation_id, operation_kind, *latest = values
+    name, version, operation_id, operation_kind, phases, *latest = values
     return JobOverview(
         job,
         revision,
@@ -88,6 +90,7 @@ def _overview(row: Sequence[Any]) -> JobOverview:
         version,
         operation_id,
         operation_kind,
+        phases,
         _snapshot(latest[:5]),
         _snapshot(latest[5:]),
     )
@@ -145,7 +148,8 @@ def _overviews() -> Select[Any]:
     heartbeat = LastHeartbeat.__table__.c
     return (
         select(*_JOB.values(), *_REVISION.values(), *_ATTEMPT.values())
-        .add_columns(artifact.name, artifact.version, operation.id, operation.kind, *checkpoint.c, *savepoint.c)
+        .add_columns(artifact.name, artifact.version, operation.id, operation.kind, operation.phases)
+        .add_columns(*checkpoint.c, *savepoint.c)
         .select_from(_JOBS)
         .join(Revision.__table__, and_(revision.job_id == job.id, revision.number == job.revision))
         .join(Artifact.__table__, artifact.id == revision.artifact_id)

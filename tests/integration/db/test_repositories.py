@@ -1038,7 +1038,7 @@ class TestJobs:
         assert found.savepoint == overviews.LatestSnapshot(2, 25, 2, 2, 2)
         rows.change("now", status=OperationStatus.IN_PROGRESS, kind=OperationKind.UPGRADE)
         assert (again := overviews.of_jobs(rows.session, ["mine"])["mine"]).operation_id == "now"
-        assert again.operation_kind is OperationKind.UPGRADE
+        assert (again.operation_kind, again.operation_phases) == (OperationKind.UPGRADE, [])
         rows.checkpoint(4)
         for found in (overviews.find(rows.session, "mine"), overviews.of_jobs(rows.session, ["mine"])["mine"]):
             assert found is not None

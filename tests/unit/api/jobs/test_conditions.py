@@ -138,3 +138,9 @@ def test_a_sleeping_job_says_what_wakes_it_and_has_caught_up() -> None:
     due = condition("RUNNING", **asleep, timers_due_at_ms=NOW_MS + 60_000)
     assert due.message == f"{wakes}, for its timer in 60 s, and for an operation"
     assert told("CATCHING_UP", **asleep) == ("FALSE", "CAUGHT_UP", 700)
+
+
+def test_an_operation_that_waits_for_the_store_says_so() -> None:
+    found = condition("PROGRESSING", operation=OperationKind.UPGRADE, waits_for="the bucket does not answer")
+    assert (found.status, found.reason) == ("TRUE", "UPGRADE")
+    assert found.message.endswith("; it waits for the object store: the bucket does not answer")

@@ -86,6 +86,7 @@ def overview(run: dict[str, Any] | None, job: dict[str, Any] | None = None, **fa
         "artifact_version": 6,
         "operation_id": None,
         "operation_kind": None,
+        "operation_phases": None,
         "checkpoint": None,
         "savepoint": None,
     }
@@ -226,6 +227,18 @@ def test_counters_of_the_attempt_and_of_the_job_have_places_of_their_own(shown: 
 def test_the_operation_in_progress_is_shown(shown: Any, kind: OperationKind) -> None:
     answer = shown(overview(attempt(), operation_id="c", operation_kind=kind))
     assert (answer.status.operation.id, answer.status.operation.kind) == ("c", kind)
+
+
+@pytest.mark.parametrize(("waits_for", "is_told"), [(None, False), ({"message": "the bucket is away"}, True)])
+def test_a_job_tells_what_its_operation_waits_for(shown: Any, waits_for: dict[str, Any] | None, is_told: bool) -> None:
+    phases: list[dict[str, Any]] = [{"phase": "REQUESTED", "waits_for": {"message": "over"}}, {"phase": "RESTORE"}]
+    phases[-1] |= {} if waits_for is None else {"waits_for": waits_for}
+    change = {"operation_id": "c", "operation_kind": OperationKind.RESCALE, "operation_phases": phases}
+    [progressing] = [
+        each for each in shown(overview(attempt(), **change)).status.conditions if each.type == "PROGRESSING"
+    ]
+    assert ("the bucket is away" in progressing.message) == is_told
+    assert "over" not in progressing.message
 
 
 @pytest.mark.parametrize(("parallelism", "is_taken"), [(0, False), (1, True), (8, True), (9, False)])
