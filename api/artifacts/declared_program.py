@@ -51,5 +51,6 @@ def _operator(operator: DeclaredOperator, kind: str | None) -> DeclaredOperatorA
                 name=each.name, kind=each.kind, declared=each.declared, ttl_ms=operator.ttls_ms.get(each.name)
             )
             for each in as_new.states
+            if each.kind != "timers"  # which every operator with a function has
         ],
     )

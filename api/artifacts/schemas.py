@@ -90,10 +90,10 @@ class ProgramCheckRequest(ProgramSettings, Request):
 
 
 class DeclaredStateAnswer(Answer):
-    """A state that an operator declares when it is opened, or timers."""
+    """A state that an operator declares when it is opened."""
 
     name: str
-    kind: str = Field(description="value, map, list, reducing, aggregating, timers, or a kind of operator state.")
+    kind: str = Field(description="value, map, list, reducing, aggregating, or a kind of operator state.")
     declared: str | None = Field(description="Its kind and types as text; null if it has no types.")
     ttl_ms: int | None = Field(description="Its time to live.")
 

@@ -33,14 +33,13 @@ PROGRAM = ProgramDeclaration(
 )
 
 
-def test_operators_states_sources_and_sinks_are_shown_with_their_kinds_and_types() -> None:
+def test_operators_states_sources_and_sinks_are_shown_without_timers() -> None:
     answer = check_answer(PROGRAM, None)
     assert answer.valid
     count, plain = answer.operators
     assert [(each.name, each.kind, each.declared, each.ttl_ms) for each in count.states] == [
         ("count", "value", "value of int64", None),
         ("seen", "map", "map of string to bool", 60_000),
-        ("late", "timers", "timers", None),
     ]
     assert [(each.kind, [(column.name, column.type) for column in each.key]) for each in (count, plain)] == [
         ("Process", [("user", "string")]),
@@ -57,7 +56,6 @@ def test_each_state_has_a_row_and_sources_sinks_and_the_verdict_a_line() -> None
     assert [tuple(row.values()) for row in operator_rows(answer)] == [
         ("count", "Process", "user (string)", "count", "value of int64"),
         ("count", "Process", "user (string)", "seen", "map of string to bool; TTL: 60 s"),
-        ("count", "Process", "user (string)", "late", "timers"),
         ("plain", None, "user (string)", "", ""),
     ]
     assert list(summary_lines(answer)) == [
