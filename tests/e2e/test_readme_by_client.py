@@ -76,7 +76,7 @@ class Visits:
 class Story(Protocol):
     """The chapters of the README's story; each one returns when what it asks for has happened."""
 
-    def create_plan_and_start(self) -> None: ...
+    def check_create_plan_and_start(self) -> None: ...
     def watch_and_take_checkpoints(self) -> None: ...
     def rescale(self) -> None: ...
     def stop_after_a_savepoint(self) -> None: ...
@@ -121,8 +121,11 @@ class HttpStory:
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
 
-    def create_plan_and_start(self) -> None:
-        spec = {"artifact_id": self._upload(self._visits.program), "parallelism": 2}
+    def check_create_plan_and_start(self) -> None:
+        artifact = self._upload(self._visits.program)
+        checked = self._ask("POST", f"/v1/artifacts/{artifact}/check", {"parameters": self._visits.parameters})
+        assert (checked["valid"], [each["uid"] for each in checked["operators"]]) == (True, ["visits-by-user"]), checked
+        spec = {"artifact_id": artifact, "parallelism": 2}
         settings = {"parameters": self._visits.parameters, "checkpoints": {"interval_ms": INTERVAL_MS}}
         self._ask("POST", "/v1/jobs", {"name": "http", "spec": {**spec, **settings}})
         planned = self._ask("PATCH", self._job, {"spec": {"parallelism": 4}, "dry_run": True})
@@ -199,9 +202,12 @@ class ClientStory:
         assert operation.id is not None
         return self._client.operations.wait(operation.id, timeout_s=SECONDS)
 
-    def create_plan_and_start(self) -> None:
+    def check_create_plan_and_start(self) -> None:
+        artifact = self._client.artifacts.upload(self._visits.program)
+        checked = self._client.artifacts.check(artifact.id, parameters=self._visits.parameters)
+        assert (checked.valid, [each.uid for each in checked.operators]) == (True, ["visits-by-user"]), checked
         spec = JobSpec(
-            artifact_id=self._client.artifacts.upload(self._visits.program).id,
+            artifact_id=artifact.id,
             parallelism=2,
             parameters=self._visits.parameters,
             checkpoints=CheckpointSettings(interval_ms=INTERVAL_MS),
@@ -316,7 +322,7 @@ def test_the_job_counts_exactly_through_its_whole_life(
     tell: Callable[[Connection, Visits], AbstractContextManager[Story]],
 ) -> None:
     with tell(control_plane.process.connection, visits) as story:
-        story.create_plan_and_start()
+        story.check_create_plan_and_start()
         visits.click()
         visits.wait_for_all()
         story.watch_and_take_checkpoints()
