@@ -112,7 +112,7 @@ def import_flink_savepoint(
     if positions is not None:
         savepoint = replace(savepoint, batch_id=BatchId(0))
     written: list[OperatorSnapshot] = []
-    with tempfile.TemporaryDirectory(prefix="keyscale-write-", dir=scratch) as directory:
+    with savepoint.written(), tempfile.TemporaryDirectory(prefix="keyscale-write-", dir=scratch) as directory:
         for each in planned:
             schema = each.schema()
             entries = each.entries(schema, savepoint.hashing, at_ms)
@@ -122,7 +122,7 @@ def import_flink_savepoint(
                 )
             )
             each.check_counts()
-    savepoint.publish(written, positions=positions, time=target.time_after(query.batch))
+        savepoint.publish(written, positions=positions, time=target.time_after(query.batch))
     return _report(savepoint.location, planned, sources, notes, is_written=True)
 
 

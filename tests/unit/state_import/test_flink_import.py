@@ -22,8 +22,9 @@ from keyscale.jobs.sources.kafka import positions_at
 from keyscale.jobs.streams.streams import DataStream
 from keyscale.state.doors.catalogue import SourcePositions, read_manifest, read_positions
 from keyscale.state.doors.objects import open_store
+from keyscale.state.doors.writing import NewSavepoint
 from keyscale.state_import import flink_import, import_flink_savepoint
-from keyscale.state_import.errors import ImportUnmappedError
+from keyscale.state_import.errors import ImportCountsDifferError, ImportUnmappedError
 from keyscale.state_import.flink_metadata import ElementsFile, StateFile, operator_id, read_metadata
 from keyscale.state_import.input_positions import FILES, KAFKA, KAFKA_SOURCE, TargetSource
 from keyscale.state_import.target_program import TargetProgram, target_operators
@@ -271,3 +272,21 @@ def test_a_source_of_files_cannot_go_on_at_offsets(monkeypatch: pytest.MonkeyPat
     left_out = imported(monkeypatch, "kafka-2", None, Totals(), kind=FILES, operators={"orders": None})
     assert left_out.sources == ()
     assert "source 'orders' begins where the program says" in left_out.notes
+
+
+def test_only_the_importer_may_enter_a_new_folder_and_a_failed_import_leaves_no_object(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ImportCountsDifferError("a state has another number of entries")
+
+    def files() -> list[Path]:
+        return sorted(path for path in (tmp_path / "store").rglob("*") if path.is_file())
+
+    imported(monkeypatch, "heap-1", f"file://{tmp_path}/store/moved/savepoints/of-flink", Totals())
+    assert (tmp_path / "store" / "moved").stat().st_mode & 0o777 == 0o700
+    complete = files()
+    monkeypatch.setattr(NewSavepoint, "publish", refuse)
+    with pytest.raises(ImportCountsDifferError):
+        imported(monkeypatch, "heap-1", f"file://{tmp_path}/store/moved/savepoints/failed", Totals())
+    assert files() == complete
