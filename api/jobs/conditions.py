@@ -39,6 +39,7 @@ class ConditionFacts:
         restorable_until_at_ms: Until when the sources keep all records after it; None if unknown.
         operation: The kind of the operation in progress.
         waits_for: What the operation waits for; None if it goes on.
+        failing_start: Why the start of the driver fails and is tried again; None if it goes on.
         lag_records: Records in the sources that no committed batch has; None if the sources cannot count.
         lag_before: Records that waited before the attempt.
         caught_up_at_ms: When the attempt had first caught up.
@@ -59,6 +60,7 @@ class ConditionFacts:
     at_ms: int
     timers_due_at_ms: int | None = None
     waits_for: str | None = None
+    failing_start: str | None = None
 
     @property
     def active(self) -> AttemptSummaryAnswer | None:
@@ -94,7 +96,8 @@ def _running(facts: ConditionFacts) -> ConditionAnswer:
         return _condition("RUNNING", "FALSE", "SLEEPING", message, active.fell_asleep_at_ms)
     if active is not None:
         state = active.driver_state or "STARTING"
-        message = f"the driver of attempt {active.number} is {state}"
+        why = "" if facts.failing_start is None else f"; {facts.failing_start}"
+        message = f"the driver of attempt {active.number} is {state}{why}"
         return _condition("RUNNING", "FALSE", "DRIVER_STARTS", message, active.created_at_ms)
     message = f"the job is {facts.status}"
     return _condition("RUNNING", "FALSE", facts.status, message, facts.ended_at_ms)

@@ -70,7 +70,7 @@ from .schemas.job import (
     RestoreAnswer,
     RunningOperationAnswer,
 )
-from .start_waits import waits_of
+from .start_waits import failing_start_of, waits_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -308,10 +308,10 @@ def list_all(context: Context, user: Principal, listing: Listing) -> JobList:
     with context.reads() as session:
         found = jobs.list_page(session, listing.page(int, str), user.scope)
         shown = overviews.of_jobs(session, found.rows)
-        waits = waits_of(session, shown.values())
-    at_ms = shared_now_ms()
+        waits, at_ms = waits_of(session, shown.values()), shared_now_ms()
+        failing = {job_id: failing_start_of(session, each, at_ms) for job_id, each in shown.items()}
     known = [job_id for job_id in found.rows if job_id in shown]  # the others were deleted meanwhile
-    summaries = [_summary(shown[job_id], at_ms, waits.get(job_id)) for job_id in known]
+    summaries = [_summary(shown[job_id], at_ms, waits.get(job_id), failing[job_id]) for job_id in known]
     return JobList(jobs=summaries, next=write_cursor(found.next))
 
 
@@ -385,14 +385,15 @@ def _answer(session: Session, overview: JobOverview | None) -> JobAnswer:
         raise JobNotFoundError("no job has this id or name")
     attempt = None if overview.attempt is None else AttemptAnswer.model_validate(overview.attempt)
     metrics = _reported(overview.attempt or {})
-    wait = waits_of(session, [overview]).get(overview.job["id"])
-    return JobAnswer.model_validate(_fields(overview, attempt, metrics, shared_now_ms(), wait))
+    wait, at_ms = waits_of(session, [overview]).get(overview.job["id"]), shared_now_ms()
+    failing = failing_start_of(session, overview, at_ms)
+    return JobAnswer.model_validate(_fields(overview, attempt, metrics, at_ms, wait, failing))
 
 
-def _summary(overview: JobOverview, at_ms: int, wait: StartWait | None) -> JobSummaryAnswer:
+def _summary(overview: JobOverview, at_ms: int, wait: StartWait | None, failing: str | None) -> JobSummaryAnswer:
     columns = overview.attempt or {}
     attempt = AttemptSummaryAnswer.model_validate(columns) if columns else None
-    return JobSummaryAnswer.model_validate(_fields(overview, attempt, _reported(columns), at_ms, wait))
+    return JobSummaryAnswer.model_validate(_fields(overview, attempt, _reported(columns), at_ms, wait, failing))
 
 
 def _reported(attempt: Mapping[str, Any]) -> DriverMetrics | None:
@@ -401,12 +402,13 @@ def _reported(attempt: Mapping[str, Any]) -> DriverMetrics | None:
     return None if metrics is None else DriverMetrics.model_validate(metrics)
 
 
-def _fields(
+def _fields(  # noqa: PLR0917 - the facts of a job
     overview: JobOverview,
     attempt: AttemptSummaryAnswer | None,
     metrics: DriverMetrics | None,
     at_ms: int,
     wait: StartWait | None,
+    failing: str | None,
 ) -> dict[str, Any]:
     """Returns the fields of an answer, with the given `attempt`."""
     job, columns = overview.job, overview.attempt or {}
@@ -452,6 +454,7 @@ def _fields(
         at_ms=at_ms,
         timers_due_at_ms=report.get("timers_due_at_ms"),
         waits_for=_waits_for(overview),
+        failing_start=failing,
     )
     status = {name: job[name] for name in _STATUS_FIELDS} | {
         "state": job["status"],

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
-from keyscale.api.errors import LeadershipLostError
+from keyscale.api.errors import LeadershipLostError, StoreUnavailableError
+from keyscale.api.jobs import start_waits
 from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.job_worker import JobWorker
@@ -272,6 +273,34 @@ def test_a_job_whose_steps_fail_is_quarantined_with_an_event_and_other_jobs_go_o
         wait_until(lambda: "JOB_TAKEN_UP" in kinds(), what="the next try")
         assert sorted(drivers.launched) == [broken, sound]
         assert kinds().count("JOB_SET_ASIDE") == 1
+    finally:
+        running.close()
+
+
+def test_a_job_that_cannot_start_while_the_store_is_away_says_so(
+    context: Context, two_jobs: list[str], client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise StoreUnavailableError("the bucket does not answer")
+
+    drivers = HeldDrivers(slow_job="")
+    monkeypatch.setattr(drivers, "launch", refuse)
+    monkeypatch.setattr(start_waits, "_USUAL_START_MS", 0)
+    running = Reconciler(
+        engine=context.engine,
+        launcher=cast("Any", drivers),
+        store=context.store,
+        wakeup=Wakeup(),
+        pulse=ReconcilerPulse(),
+    )
+
+    def is_told() -> bool:
+        status = client.get(f"/v1/jobs/{two_jobs[0]}").json()["status"]
+        return any("STORE_UNAVAILABLE" in each["message"] for each in status["conditions"])
+
+    running.start()
+    try:
+        wait_until(is_told, what="the condition")
     finally:
         running.close()
 

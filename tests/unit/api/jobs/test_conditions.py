@@ -144,3 +144,10 @@ def test_an_operation_that_waits_for_the_store_says_so() -> None:
     found = condition("PROGRESSING", operation=OperationKind.UPGRADE, waits_for="the bucket does not answer")
     assert (found.status, found.reason) == ("TRUE", "UPGRADE")
     assert found.message.endswith("; it waits for the object store: the bucket does not answer")
+
+
+def test_a_start_that_fails_and_is_tried_again_says_why() -> None:
+    failing = "a step of the job failed (STORE_UNAVAILABLE); it is tried again"
+    found = condition("RUNNING", attempt=attempt(driver_state=None), failing_start=failing)
+    assert (found.status, found.reason) == ("FALSE", "DRIVER_STARTS")
+    assert found.message == f"the driver of attempt 3 is STARTING; {failing}"

@@ -19,11 +19,11 @@ from keyscale.api.errors import (
 )
 from keyscale.api.job_limits import JobLimits
 from keyscale.api.job_secrets import JobSecrets
-from keyscale.api.jobs import jobs
+from keyscale.api.jobs import jobs, start_waits
 from keyscale.api.jobs.jobs import check_parallelism, check_specification, job_answer, require_name
 from keyscale.api.jobs.schemas.job import AttemptSummaryAnswer
 from keyscale.db.job_scope import JobScope
-from keyscale.db.models import Job
+from keyscale.db.models import Event, Job
 from keyscale.db.repositories import attempts
 from keyscale.db.repositories.overviews import JobOverview, LatestSnapshot
 from keyscale.jobs.protocol.messages import Counters, DriverMetrics, Failure, FailureHistory
@@ -97,7 +97,8 @@ def overview(run: dict[str, Any] | None, job: dict[str, Any] | None = None, **fa
 def shown(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(jobs, "shared_now_ms", lambda: NOW_MS)
 
-    def show(found: JobOverview | None, unlaunched: Sequence[Any] = ()) -> Any:
+    def show(found: JobOverview | None, unlaunched: Sequence[Any] = (), told: Sequence[Event] = ()) -> Any:
+        monkeypatch.setattr(start_waits.events, "between", lambda *_, **__: told)
         monkeypatch.setattr(jobs.overviews, "find", lambda _, reference: found if reference == "job" else None)
         monkeypatch.setattr(attempts, "list_unlaunched", lambda _: unlaunched)
         answer = job_answer(cast("Any", None), Job(id="job"))
@@ -105,7 +106,8 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Any:
         whole = answer.model_dump()
         if answer.status.attempt is not None:
             whole["status"]["attempt"].pop("metrics")
-        assert jobs._summary(cast("Any", found), NOW_MS, wait).model_dump() == whole
+        failing = jobs.failing_start_of(cast("Any", None), cast("Any", found), NOW_MS)
+        assert jobs._summary(cast("Any", found), NOW_MS, wait, failing).model_dump() == whole
         return answer
 
     return show
@@ -143,6 +145,25 @@ def test_a_start_that_waits_for_its_turn_has_a_place_among_those_of_all_jobs(
     health = shown(overview(attempt(**columns), **changed), unlaunched).status.health.reasons
     assert [(item.code, item.since_ms) for item in health] == [("START_WAITS", 100)] * len(places)
     assert all(place in item.message for place, item in zip(places, health, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "is_told"),
+    [
+        ({}, "JOB_SET_ASIDE", True),
+        ({}, "JOB_TAKEN_UP", False),
+        ({"attached_at_ms": 5}, "JOB_SET_ASIDE", False),
+        ({"created_at_ms": NOW_MS - 9_999}, "JOB_SET_ASIDE", False),
+        ({"stage": AttemptStage.ENDED}, "JOB_SET_ASIDE", False),
+    ],
+)
+def test_a_start_that_fails_again_and_again_says_why(
+    shown: Any, columns: dict[str, Any], kind: str, is_told: bool
+) -> None:
+    told = [Event(kind=kind, message="the store is away")]
+    answer = shown(overview(attempt(**{"driver_state": None, **columns})), told=told)
+    [running] = [each for each in answer.status.conditions if each.type == "RUNNING"]
+    assert ("the store is away" in running.message) == is_told
 
 
 @pytest.mark.parametrize(
