@@ -329,7 +329,7 @@ class BodyTooLargeError(ApiError):
 class TooManyInFlightError(ApiError):
     """Too many uploads, streams or other costly requests are in progress.
 
-    Costly requests are uploads, plans, verifications, streams, log searches and snapshots of a job.
+    Costly requests are uploads, plans, checks of programs, verifications, streams, log searches and snapshots.
     """
 
     code = "TOO_MANY_IN_FLIGHT"

@@ -34,7 +34,7 @@ def check(context: Context, user: Principal, artifact_id: str, request: ProgramC
         TooManyInFlightError, PlanTimeoutError, ProgramUnloadableError: The program cannot be loaded now.
         JobUserError: The program cannot have a user.
     """
-    with context.plans.place(user.id):
+    with context.checks.place(user.id):
         with context.sessions.begin() as session:
             program = require_artifact(session, artifact_id)
             spec = JobSpec.model_validate({"artifact_id": artifact_id, **request.model_dump(mode="json")})

@@ -36,6 +36,9 @@ INSPECTIONS_MAX = 2
 PLANS_MAX = 8
 """Maximum number of concurrent plans. Each holds one of the threads that answer requests."""
 PLANS_OF_USER_MAX = 4
+CHECKS_MAX = 4
+"""Maximum number of concurrent checks of programs. Each holds one of the threads that answer requests."""
+CHECKS_OF_USER_MAX = 2
 COMPARISONS_MAX = 2
 """Maximum number of concurrent comparisons of checkpoints: each may take 300 MB of memory."""
 COMPARISONS_OF_USER_MAX = 1
@@ -72,6 +75,9 @@ class Context:
     uploads: InFlight = field(default_factory=lambda: InFlight("upload", "uploads", UPLOADS_MAX, UPLOADS_OF_USER_MAX))
     inspections: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(INSPECTIONS_MAX))
     plans: InFlight = field(default_factory=lambda: InFlight("plan", "plans", PLANS_MAX, PLANS_OF_USER_MAX))
+    checks: InFlight = field(
+        default_factory=lambda: InFlight("check of a program", "checks of programs", CHECKS_MAX, CHECKS_OF_USER_MAX)
+    )
     recoveries: InFlight = field(default_factory=lambda: InFlight("recovery of jobs", "recoveries of jobs", 1, 1))
     searches: InFlight = field(
         default_factory=lambda: InFlight("log search", "log searches", SEARCHES_MAX, SEARCHES_OF_USER_MAX)

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import uuid
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 LOADS_MAX = 2
 """Maximum number of programs loaded at once: each takes a processor and a gigabyte of memory."""
 
+LOADS_WITHOUT_JOB_MAX = LOADS_MAX - 1
+"""Maximum number of programs loaded at once without a job: a change of a job is planned before it is applied."""
+
 REMEMBERED_MAX = 16
 """Number of remembered declarations: a change is often applied right after it was planned."""
 
@@ -63,6 +66,7 @@ class ProgramLoading:
         self._settings = settings
         self._launcher = launcher
         self._slots = threading.BoundedSemaphore(LOADS_MAX)
+        self._check_slots = threading.BoundedSemaphore(LOADS_WITHOUT_JOB_MAX)
         self._remembered: OrderedDict[str, ProgramAnswer] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -128,21 +132,36 @@ class ProgramLoading:
             ProgramUnloadableError: The process ended without an answer.
             LibraryUnavailableError, LibraryInvalidError: A library is not available.
         """
-        if not self._slots.acquire(timeout=_WAIT_S):
-            raise TooManyInFlightError(f"{LOADS_MAX} programs are being loaded")
-        try:
-            with self._place(holder) as (directory, user):
-                work = directory / "work"
-                (work / QUESTION_FILE).write_bytes(msgspec.json.encode(question))
-                with (work / question.artifact_file).open("wb") as file:
-                    file.writelines(content)
-                variables = self._settings.job_secrets.environment_of(secrets)
-                libraries = self._launcher.place_libraries(brought, directory)
-                environment = loader_environment(work, os.environ, variables, user=user, libraries=libraries)
-                command = loader_command(self._settings, spark_conf, work, libraries)
-                return self._run(directory, command, environment, user)
-        finally:
-            self._slots.release()
+        with self._slot(is_check=holder is None), self._place(holder) as (directory, user):
+            work = directory / "work"
+            (work / QUESTION_FILE).write_bytes(msgspec.json.encode(question))
+            with (work / question.artifact_file).open("wb") as file:
+                file.writelines(content)
+            variables = self._settings.job_secrets.environment_of(secrets)
+            libraries = self._launcher.place_libraries(brought, directory)
+            environment = loader_environment(work, os.environ, variables, user=user, libraries=libraries)
+            command = loader_command(self._settings, spark_conf, work, libraries)
+            return self._run(directory, command, environment, user)
+
+    @contextmanager
+    def _slot(self, *, is_check: bool) -> Iterator[None]:
+        """Holds one of the places for loads.
+
+        A load without a job also holds one of fewer places, so that changes of jobs can always be planned.
+        """
+        with ExitStack() as held:
+            for slots, refusal in (
+                *(
+                    [(self._check_slots, f"{LOADS_WITHOUT_JOB_MAX} program is checked without a job")]
+                    if is_check
+                    else []
+                ),
+                (self._slots, f"{LOADS_MAX} programs are being loaded"),
+            ):
+                if not slots.acquire(timeout=_WAIT_S):
+                    raise TooManyInFlightError(refusal)
+                held.callback(slots.release)
+            yield
 
     def _run(
         self, directory: Path, command: list[str], environment: dict[str, str], user: JobUser | None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.api.control_plane.context import PLANS_OF_USER_MAX
+from keyscale.api.control_plane.context import CHECKS_OF_USER_MAX
 from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.launching.program_loading import ProgramLoading
 from keyscale.db.job_scope import JobScope
@@ -157,11 +157,11 @@ def test_artifacts_of_other_tenants_and_roles_below_operator_are_refused(
     assert loads == []
 
 
-def test_a_user_checks_as_many_programs_at_once_as_it_plans_changes(
+def test_a_user_checks_a_limited_number_of_programs_at_once(
     client: httpx.Client, context: Context, program: str, loads: list[dict[str, Any]]
 ) -> None:
     user = client.get("/v1/whoami").json()["id"]
-    places = [context.plans.place(user) for _ in range(PLANS_OF_USER_MAX)]
+    places = [context.checks.place(user) for _ in range(CHECKS_OF_USER_MAX)]
     for place in places:
         place.__enter__()
     assert checked(client, program).json()["code"] == "TOO_MANY_IN_FLIGHT"

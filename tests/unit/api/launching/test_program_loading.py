@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from keyscale.api.errors import JobUserError, PlanTimeoutError, ProgramUnloadableError
+from keyscale.api.errors import JobUserError, PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
 from keyscale.api.launching import program_loading
 from keyscale.api.launching.isolation import Isolation, UserHolder
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.program_loading import ProgramLoading
 from keyscale.api.launching.user_register import UserRegister
 from keyscale.api.settings import Settings
-from keyscale.jobs.protocol.program import ProgramQuestion
+from keyscale.jobs.protocol.program import ProgramAnswer, ProgramQuestion
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -125,6 +125,35 @@ def test_a_load_without_a_job_has_a_user_that_no_job_has_and_gives_it_back(
     isolation.uid(UserHolder("k", 1, (tmp_path,)))
     with pytest.raises(JobUserError):
         load("import os; print(os.getuid())", isolation=isolation, holder=None)
+
+
+def test_a_load_without_a_job_leaves_a_place_for_the_plans_of_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=tmp_path, store_url="file:///none")
+    loading, question = ProgramLoading(settings, Launcher(settings)), ProgramQuestion("program.py", {}, 128, 1)
+    waiting: list[UserHolder | None] = [JOB, None]
+
+    def load(holder: UserHolder | None) -> ProgramAnswer:
+        return loading.load(question, [], spark_conf={}, secrets=[], holder=holder)
+
+    def run(*_: Any) -> ProgramAnswer:
+        """Asks for a further load while this one runs."""
+        if waiting:
+            holder = waiting.pop()
+            if holder is None:
+                with pytest.raises(TooManyInFlightError, match="1 program is checked"):
+                    load(None)
+                run()
+            else:
+                load(holder)
+        return ProgramAnswer(failure={})
+
+    monkeypatch.setattr(program_loading, "_WAIT_S", 0.0)
+    monkeypatch.setattr(ProgramLoading, "_run", run)
+    load(None)
+    assert waiting == []
+    load(None)
 
 
 def test_a_loader_whose_supervisor_has_not_begun_when_the_time_is_over_is_ended(load: Callable[..., None]) -> None:
