@@ -129,7 +129,7 @@ class JobScriptError(JobError):
     domain = "user"
     advice = (
         "Correct the script where its traceback points, give the job the new program (`./keyscale jobs update JOB "
-        "--file FILE`), and start it (`./keyscale jobs start JOB --wait`)."
+        "--file FILE`), and start it if it has FAILED (`./keyscale jobs start JOB --wait`)."
     )
 
 
