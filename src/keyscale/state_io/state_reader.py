@@ -52,6 +52,7 @@ class StateReader:
             scratch: A directory with room for the open shards; None: the system's directory for temporary files.
             shards_open: How many shards stay open after a read, for other reads of the same operators.
         """
+        check_argument("shards_open", shards_open, "a whole number", int)
         self.point = point
         self.location = location
         self.scratch = Path(tempfile.mkdtemp(prefix="keyscale-state-", dir=scratch))
@@ -83,6 +84,9 @@ class StateReader:
             BatchNotStoredError: The job has not committed the batch, or its state was cleaned up.
             KeyscaleError: The store does not answer, or its content cannot be read.
         """
+        check_argument("store_url", store_url, "the URL of the job's object store", str)
+        check_argument("job_id", job_id, "the job's id as text", str)
+        check_argument("batch_id", batch_id, "the number of a batch or None", int, type(None))
         batch = None if batch_id is None else BatchId(batch_id)
         return cls(StatePoint.of_job(open_store(store_url), JobId(job_id), batch), scratch=scratch)
 

@@ -168,6 +168,10 @@ def test_a_declaration_with_an_argument_of_a_wrong_type_is_refused(
             r"key is a str; give a tuple with the values of \['user'\]",
         ),
         (lambda of, _: [*partitions_of(of, "counts", "clicks", key=("a", "b"))[0].batches()], "key has 2 values"),
+        (lambda of, _: StateReader.open(of, shards_open=ANY), "shards_open is None"),
+        (lambda *_: StateReader.of_job(ANY, "job"), "store_url is None"),
+        (lambda *_: StateReader.of_job("file:///store", ANY), "job_id is None"),
+        (lambda *_: StateReader.of_job("file:///store", "job", cast("Any", "7")), "batch_id is a str"),
         (lambda *_: import_spark_checkpoint(NO_SPARK, ANY, program="job.py", to=None), "checkpoint is None"),
         (lambda *_: import_spark_checkpoint(NO_SPARK, "/c", program=ANY, to=None), "program is None"),
         (

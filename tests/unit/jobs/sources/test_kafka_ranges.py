@@ -65,7 +65,7 @@ def test_a_topic_that_the_job_no_longer_reads_is_left_out() -> None:
     assert source().earliest(["u/0", "t/0", "t/1"]) == {"t/0": at(10), "t/1": at(0)}
 
 
-@pytest.mark.parametrize("position", [at(21), at(12, "before"), at(20, "before"), 21])
+@pytest.mark.parametrize("position", [at(21), at(12, "before"), at(20, "before"), at(21, ""), 21])
 def test_a_topic_that_was_created_again_fails_the_job_unless_it_skips_to_the_earliest_records(
     position: Position,
 ) -> None:
