@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from keyscale.errors import KeyscaleError
 from keyscale.identifiers import OperatorUid
 from keyscale.state.doors.keyed import RocksDbSettings
 
@@ -383,7 +384,10 @@ class TopologyBuilder:
                 error = NoSinkError(f"the output of operator {operator.uid!r} reaches no sink")
                 raise with_place(error, self._places[operator.id])
         for operator in topology.operators:
-            check_picklable(operator.logic, f"operator {operator.uid!r}")
+            try:
+                check_picklable(operator.logic, f"operator {operator.uid!r}")
+            except KeyscaleError as error:
+                raise with_place(error, self._places[operator.id]) from None
         return topology
 
     def _next_id(self) -> NodeId:

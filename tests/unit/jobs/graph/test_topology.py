@@ -16,6 +16,7 @@ from keyscale.jobs.errors import (
     InvalidSchemaError,
     InvalidTopologyError,
     InvalidUidError,
+    JobError,
     MissingUidError,
     NoSinkError,
     NotPicklableError,
@@ -143,6 +144,15 @@ def without_a_sink_after_an_operator(builder: TopologyBuilder, source: NodeId) -
     operator(builder, source, "id", uid="lost")  # the place of the fourth
 
 
+def with_a_lock(builder: TopologyBuilder, source: NodeId) -> None:
+    logic = Reduce(partial(max, key=threading.Lock()), None)
+    largest = builder.add_operator(  # the place of the fifth
+        source, key_columns=("id",), logic=logic, schema=SCHEMA, timestamp_column=None
+    )
+    builder.name(largest, "largest")
+    named_sink(builder, largest, "files")
+
+
 @pytest.mark.parametrize(
     ("declare", "place"),
     [
@@ -150,13 +160,14 @@ def without_a_sink_after_an_operator(builder: TopologyBuilder, source: NodeId) -
         (without_uid_of_a_sink, "second"),
         (with_one_uid_twice, "third"),
         (without_a_sink_after_an_operator, "fourth"),
+        (with_a_lock, "fifth"),
     ],
 )
 def test_an_error_of_the_whole_graph_has_the_lines_that_declared_the_node(
     builder: TopologyBuilder, source: NodeId, declare: Callable[[TopologyBuilder, NodeId], None], place: str
 ) -> None:
     declare(builder, source)
-    with pytest.raises(InvalidTopologyError) as caught:
+    with pytest.raises(JobError) as caught:
         builder.build()
     shown = origin_of(with_script_lines(caught.value)).user_traceback or ""
     assert f"# the place of the {place}" in shown
