@@ -64,23 +64,15 @@ def _migrate(engine: Engine) -> None:
             raise refusal_of_unknown_revision(current)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
-        _add_series(connection)
-        _check_is_complete(connection)
+        _add_series_or_refuse(connection)
         _admit_members(connection)
 
 
-def _add_series(connection: Connection) -> None:
-    """Adds the columns of new metrics; an empty column costs nothing."""
-    table = SeriesPoint.__tablename__
-    known = {column["name"] for column in inspect(connection).get_columns(table)}
-    for column in SeriesPoint.__table__.columns:
-        if column.name not in known:
-            kind = column.type.compile(connection.dialect)
-            connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}"))
+def _add_series_or_refuse(connection: Connection) -> None:
+    """Adds the columns of new metrics, and refuses other gaps.
 
-
-def _check_is_complete(connection: Connection) -> None:
-    """Refuses a database without a table or column of the models."""
+    An empty column costs nothing.
+    """
     stored = {
         table: {column["name"] for column in columns}
         for (_, table), columns in inspect(connection).get_multi_columns().items()
@@ -90,7 +82,14 @@ def _check_is_complete(connection: Connection) -> None:
         if table.name not in stored:
             missing.append(table.name)
             continue
-        missing += [f"{table.name}.{each.name}" for each in table.columns if each.name not in stored[table.name]]
+        for column in table.columns:
+            if column.name in stored[table.name]:
+                continue
+            if table.name == SeriesPoint.__tablename__:
+                kind = column.type.compile(connection.dialect)
+                connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
+            else:
+                missing.append(f"{table.name}.{column.name}")
     if missing:
         raise SchemaIncompleteError(f"the database lacks {', '.join(sorted(missing))}")
 
