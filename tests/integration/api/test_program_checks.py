@@ -126,9 +126,10 @@ def test_a_failure_is_shown_with_secrets_masked(client: httpx.Client, program: s
     assert (answer["failure"]["code"], answer["failure"]["message"]) == ("JOB_SCRIPT_FAILED", "it has *****")
 
 
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
+def test_what_a_new_job_of_the_user_may_not_have_is_refused_before_anything_is_loaded(
+    client: httpx.Client, program: str, loads: list[dict[str, Any]]
+) -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"secrets": ["OF_B"]}, "SECRET_UNKNOWN"),
         ({"parameters": {"key": {"secret": "OF_B"}}}, "SECRET_UNKNOWN"),
         ({"secrets": ["NOBODYS"]}, "SECRET_UNKNOWN"),
@@ -137,12 +138,9 @@ def test_a_failure_is_shown_with_secrets_masked(client: httpx.Client, program: s
         ({"spark_conf": {"spark.driver.extraJavaOptions": "-x"}}, "SPARK_CONF_NOT_ALLOWED"),
         ({"artifact_id": "another"}, "REQUEST_INVALID"),
         ({"checkpoints": None}, "REQUEST_INVALID"),
-    ],
-)
-def test_what_a_new_job_of_the_user_may_not_have_is_refused_before_anything_is_loaded(
-    client: httpx.Client, program: str, loads: list[dict[str, Any]], body: dict[str, Any], code: str
-) -> None:
-    assert checked(client, program, body, **OF_A).json()["code"] == code
+    ]
+    for body, code in refused:
+        assert checked(client, program, body, **OF_A).json()["code"] == code, body
     assert loads == []
 
 
