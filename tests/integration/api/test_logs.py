@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 LOG = "first\nthe key is of-the-orders\nthird\n"
 
@@ -227,6 +227,7 @@ def test_the_answering_replica_gets_a_token_for_this_request_alone(
     assert (refused.status_code, refused.json()["code"]) == (401, "TOKEN_INVALID"), "another replica"
 
 
+@pytest.mark.real
 def test_no_offset_and_no_limit_show_a_piece_of_a_secret(
     client: httpx.Client, context: Context, settings: Settings, secretive: str
 ) -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
     from keyscale.state.keyed.descriptors import StateDescriptor
 
-pytestmark = pytest.mark.either_database
+pytestmark = pytest.mark.real
 
 TOTALS = DeclaredOperator(
     OperatorUid("totals"),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 
 class Changes:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 OF_A = {"Authorization": "Bearer operator-of-a"}
 NAMED_LIKE_THE_JOB = {"Authorization": "Bearer operator-by-name"}

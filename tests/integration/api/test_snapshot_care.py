@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 
 @dataclass
@@ -222,6 +222,7 @@ def test_the_refusal_does_not_name_a_job_that_the_user_may_not_see(client: httpx
     assert client.delete("/v1/jobs/flights/checkpoints/2").status_code == 403
 
 
+@pytest.mark.real
 def test_a_restore_and_a_deletion_at_the_same_moment_exclude_each_other(
     client: httpx.Client, context: Context, snapshots: Snapshots
 ) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.state.objects.object_store import ObjectStore
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 CHANGES = "/v1/jobs/flights/state-changes"
 
 

@@ -872,7 +872,6 @@ class TestCheckpoints:
 
 
 class TestSnapshotNeeds:
-    @pytest.mark.real
     @pytest.mark.parametrize(
         ("status", "taken", "is_needed"),
         [
@@ -896,7 +895,6 @@ class TestSnapshotNeeds:
         found = snapshot_needs.restoring_jobs(rows.session, "here", [JobStatus.STOPPED])
         assert [job.id for job in found] == (["mine"] if is_needed else [])
 
-    @pytest.mark.real
     def test_a_pending_restore_and_a_rewind_need_their_snapshots(self, rows: Rows) -> None:
         rows.set_job(restore={"location": "wanted"}, rewound_by=3, rewound_to="rewound")
         rows.attempt(3, restore_from="rewound")

@@ -22,16 +22,16 @@ def sqlite_statement(statement: str) -> str:
 
     What has no counterpart is left as it is, and SQLite refuses it.
     """
-    statement = _without_lateral(statement)
     for pattern, replacement in _RULES:
         statement = re.sub(pattern, replacement, statement)
-    return statement
+    return _without_lateral(statement)
 
 
 def _named_columns(values: re.Match[str]) -> str:
     rows, table, names = values.groups()
-    columns = ", ".join(f"column{number} AS {name}" for number, name in enumerate(names.split(", "), 1))
-    return f"(SELECT {columns} FROM (VALUES {rows})) AS {table}"
+    first, *others = re.split(r"\),\s*\(", rows.strip().removeprefix("(").removesuffix(")"))
+    named = ", ".join(f"{value} AS {name}" for value, name in zip(first.split(", "), names.split(", "), strict=True))
+    return f"({' UNION ALL '.join(f'SELECT {row}' for row in (named, *others))}) AS {table}"
 
 
 def _record(table: re.Match[str]) -> str:
@@ -51,7 +51,9 @@ _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (rf"{_VALUE} \?\| (json_array\([?, ]*\))", r"jsonb_has_any(\1, \2)"),
     (r"SELECT unnest\((json_array\([?, ]*\))\) AS (\w+)", r"SELECT value AS \2 FROM json_each(\1)"),
     (r"SELECT jsonb_array_elements_text\(([\w.]+)\) AS (\w+)\s+FROM ", r"SELECT value AS \2 FROM json_each(\1), "),
-    (r"\(VALUES (.*?)\) AS (\w+) \((\w+(?:, \w+)*)\)", _named_columns),
+    (r"(?s)\(\s*VALUES (.*?)\) (?:AS )?(\w+) \((\w+(?:, \w+)*)\)", _named_columns),
+    (r"SELECT min\((\w+)\) AS \1\s+FROM ([^()]+)\)", r"SELECT \1 FROM \2 ORDER BY \1 LIMIT 1)"),
+    (r"jsonb_build_object\(", "json_object("),
     (r"jsonb_populate_record\(CAST\(NULL AS (\w+)\), \?\)", _record),
     (r"( AS point)(\s+ON CONFLICT)", r"\1 WHERE true\2"),  # or else the conflict would be a join's condition
 ]
@@ -62,15 +64,14 @@ def _without_lateral(statement: str) -> str:
     while "LATERAL (" in statement:
         before, _, rest = statement.partition("LATERAL (")
         inner, after = _closed(rest)
-        columns, _, conditions = inner.removeprefix("SELECT ").partition("FROM ")
-        table = re.match(r"\w+", conditions)
-        named = re.match(r" AS (\w+) ON 1 = 1", after)
-        if table is None or named is None:
+        query = re.match(r"\s*SELECT (.*?)\s+FROM ((\w+)(?: (?!WHERE)(\w+))?)\s", inner, re.DOTALL)
+        named = re.match(r" (?:AS )?(\w+) ON (?:1 = 1|true)", after)
+        if query is None or named is None:
             return statement
-        found = f"SELECT {table[0]}.rowid FROM {conditions}"
-        joined = (
-            f"(SELECT {columns}, {table[0]}.rowid AS row FROM {table[0]}) AS {named[1]} ON {named[1]}.row IN ({found})"
-        )
+        columns, source, table, alias = query.groups()
+        row = f"{alias or table}.rowid"
+        found = f"SELECT {row} {inner[query.end(1) :]}"
+        joined = f"(SELECT {columns}, {row} AS row FROM {source}) AS {named[1]} ON {named[1]}.row IN ({found})"
         statement = before + joined + after[named.end() :]
     return statement
 
