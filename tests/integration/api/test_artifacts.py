@@ -250,3 +250,6 @@ def test_a_user_with_a_scope_sees_the_own_uploads_and_no_others(
     assert client.get(f"/v1/artifacts/{foreign}/content").status_code == 404
     again = upload(b"print(3)\n", "own.py").json()
     assert again == own, "the same bytes are the same version"
+    copy = upload(b"print(2)\n", "foreign.py").json()
+    assert (copy["id"] != foreign, copy["uploaded_by"]) == (True, "scoped")
+    assert client.get(f"/v1/artifacts/{copy['id']}").status_code == 200

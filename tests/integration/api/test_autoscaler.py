@@ -154,6 +154,16 @@ def test_an_active_autoscaler_rescales_a_job_and_measures_the_effect(client: htt
     assert events["REVISION_CREATED"]["message"].startswith("revision 2: autoscaler: 2 to 4: the input takes")
 
 
+def test_the_reconciler_is_woken_once_it_can_find_the_move(
+    client: httpx.Client, scaled: ScaledJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(scaled.context.wakeup, "ring", lambda: found.append(len(listed(client, scaled, "operations"))))
+    scaled.set(autoscaler={"mode": "ACTIVE"})
+    scaled.passes(15, report(2))
+    assert found == [1]
+
+
 def test_a_move_that_does_not_deliver_is_undone_and_not_repeated(client: httpx.Client, scaled: ScaledJob) -> None:
     scaled.set(autoscaler={"mode": "ACTIVE"})
     scaled.passes(15, report(2))
@@ -205,12 +215,15 @@ def test_a_rescale_that_needs_an_approval_waits_for_it(client: httpx.Client, sca
 
 
 def test_a_budget_counts_the_hours_since_midnight(client: httpx.Client, scaled: ScaledJob) -> None:
-    scaled.set(autoscaler={"mode": "ACTIVE", "core_hours_per_day": 2 + 35})
+    with scaled.context.sessions.begin() as session:
+        attempt = session.query(Attempt).filter_by(job_id=scaled.job_id).one()
+        attempt.running_at_ms = BEGIN_MS - 22 * 3_600_000  # ten hours of yesterday, and twelve of today
+    scaled.set(autoscaler={"mode": "ACTIVE", "core_hours_per_day": 24 + 35})
     scaled.passes(15, report(2))
     assert shown(client, scaled)["decision"]["target"] == 2
     assert shown(client, scaled)["decision"]["verdict"] == "BUDGET"
     assert shown(client, scaled)["decision"]["facts"]["affordable_parallelism"] == 2
-    scaled.set(autoscaler={"mode": "ACTIVE", "core_hours_per_day": 2 + 37})
+    scaled.set(autoscaler={"mode": "ACTIVE", "core_hours_per_day": 24 + 37})
     scaled.passes(15, report(2))
     assert [each["to_parallelism"] for each in listed(client, scaled, "operations")] == [3]
 
@@ -241,6 +254,8 @@ def test_a_setting_that_is_changed_after_the_look_keeps_the_job_from_moving(
 
     def then_changed(*arguments: Any) -> Any:
         with context.sessions.begin() as session:
+            spec = session.get_one(Revision, (scaled.job_id, 1)).spec
+            session.add(Revision(job_id=scaled.job_id, number=2, spec=spec, created_at_ms=2))
             session.get_one(Job, scaled.job_id).revision = 2
         return core_ms(*arguments)
 

@@ -264,6 +264,20 @@ def test_a_savepoint_that_its_user_keeps_while_the_store_is_asked_stays(
     assert changes.left() == ["wider"]
 
 
+def test_a_savepoint_that_a_job_starts_from_while_the_store_is_asked_stays(
+    changes: Changes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restore = Restore("r", RestoreMode.REWIND, changes.savepoint("wider")).dump()
+    changes.checkpoint(3)
+
+    def started_meanwhile(*_: Any) -> None:
+        with changes.context.sessions.begin() as session:
+            session.get_one(Job, changes.job_id).restore = restore
+
+    monkeypatch.setattr(savepoint_release, "claimant_of", started_meanwhile)
+    assert changes.left() == ["wider"]
+
+
 def test_a_users_savepoint_is_never_released(changes: Changes) -> None:
     changes.number += 1
     changes.made.take(changes.number, {f"{changes.made.layout.savepoint('mine')}files/a": b"a"}, "mine")
