@@ -42,6 +42,7 @@ def test_an_oversize_body_is_refused_before_it_is_read(client: httpx.Client) -> 
     assert (answer.status_code, answer.json()["code"]) == (413, "BODY_TOO_LARGE")
 
 
+@pytest.mark.real
 def test_the_description_is_for_token_holders_and_names_every_route(client: httpx.Client) -> None:
     description = client.get("/v1/openapi.json").json()
     assert {"/v1/jobs/{job_id}/rescale", "/v1/artifacts", "/health"} <= set(description["paths"])

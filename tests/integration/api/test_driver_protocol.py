@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 Driver = Any
 
@@ -171,6 +171,7 @@ def test_of_a_report_that_is_wrong_throughout_one_item_is_named(attempt: Callabl
     assert fields == ["body.metrics.operators.0", "body.metrics.graph.0"]
 
 
+@pytest.mark.real
 def test_a_report_has_no_more_parts_than_can_be_read_fast(attempt: Callable[..., int], driver: Driver) -> None:
     number, (part, _) = attempt(), report(1)["subtasks"]
     metrics = {"operators": [{"uid": "totals", "subtasks": [{"index": 1}] * 32_769}]}
@@ -452,6 +453,7 @@ def test_a_failure_after_which_a_driver_restarts_is_one_event(
     assert (shown["failures"]["count"], shown["restart"]["attempts"]) == (1, 3)
 
 
+@pytest.mark.real
 def test_a_heartbeat_may_report_thousands_of_subtasks(attempt: Callable[..., int], driver: Driver) -> None:
     subtasks = [{"index": index, "read_records": 10**9, "input_ms": 1234.56789} for index in range(20_000)]
     metrics = {"operators": [{"uid": "counts", "subtasks": subtasks}]}
@@ -724,6 +726,7 @@ def test_heartbeats_show_on_the_attempt(client: httpx.Client, attempt: Callable[
     assert client.get("/v1/jobs/flights/attempts").json()["attempts"] == [shown]
 
 
+@pytest.mark.real
 def test_a_heartbeat_rewrites_the_narrow_row_only(
     context: Context, attempt: Callable[..., int], driver: Driver
 ) -> None:
@@ -747,6 +750,7 @@ def test_a_heartbeat_rewrites_the_narrow_row_only(
     assert {table: len(seen) for table, seen in versions.items()} == {"jobs": 1, "attempts": 1, "heartbeats": 4}
 
 
+@pytest.mark.real
 def test_a_report_rewrites_only_the_subtasks_that_have_changed(
     context: Context, attempt: Callable[..., int], driver: Driver
 ) -> None:
@@ -924,6 +928,7 @@ def test_a_limited_number_of_failures_is_kept(
         assert exceptions.list_page(session, job["id"], PageRequest(10)).rows == []
 
 
+@pytest.mark.real
 class TestRepetitions:
     """Heartbeats of an idle driver to which nothing has happened."""
 

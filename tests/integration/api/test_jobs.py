@@ -212,7 +212,6 @@ def test_no_route_finds_a_job_that_does_not_exist(client: httpx.Client) -> None:
         assert code_of(client.get(f"/v1/jobs/none{path}")) == (404, "JOB_NOT_FOUND"), path
 
 
-@pytest.mark.real
 def test_a_job_that_never_ran_has_no_logs_or_checkpoints(client: httpx.Client, job: dict[str, Any]) -> None:
     base = f"/v1/jobs/{job['id']}"
     assert code_of(client.get(f"{base}/logs")) == (404, "ATTEMPT_NOT_FOUND")

@@ -58,6 +58,11 @@ def launch(context: Context, job_id: str, place: str) -> None:
 
 
 @pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return replace(settings, store_environment={"AWS_SECRET_ACCESS_KEY": "of-the-store"})
+
+
+@pytest.fixture
 def secretive(client: httpx.Client, job: dict[str, Any]) -> str:
     """A job with a secret, which its log holds."""
     body = {
@@ -78,9 +83,9 @@ def test_a_log_is_followed_by_offsets_and_searched(
     first = client.get("/v1/jobs/secretive/logs", params={"offset": 0, "limit_bytes": 10}).json()
     assert (first["text"], first["next_offset"]) == ("first\n", 6)
     with (settings.home / "runs" / secretive / "1" / "driver.log").open("a") as log:
-        log.write("fourth\nunfini")
+        log.write("fourth of-the-store\nunfini")
     more = client.get("/v1/jobs/secretive/logs", params={"offset": end["next_offset"]}).json()
-    assert more["text"] == "fourth\n", "a line that is being written is left for later"
+    assert more["text"] == "fourth *****\n", "a line that is being written is left for later"
     found = client.get("/v1/jobs/secretive/logs", params={"search": "KEY"}).json()
     assert found["matches"] == [{"offset": 6, "text": "the key is *****"}]
     assert client.get("/v1/jobs/secretive/logs", params={"search": "of-the"}).json()["matches"] == []
@@ -160,6 +165,7 @@ def announce(context: Context, other: Context, url: str | None = None) -> None:
         replicas.announce(session, other.announcer.replica_id, url or other.settings.control_url)
 
 
+@pytest.mark.real
 def test_another_replica_fetches_the_log_in_the_name_of_its_reader(
     client: httpx.Client, context: Context, other: Context
 ) -> None:

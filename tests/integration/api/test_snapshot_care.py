@@ -404,6 +404,7 @@ def test_an_object_of_two_subtasks_counts_once_in_a_comparison_and_so_do_the_siz
         assert (operator.shared_files, operator.shared_bytes, operator.only_from_bytes) == (2, 100, 0)
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("on_socket", "snapshots")
 def test_the_commands_verify_compare_and_delete(
     client: httpx.Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

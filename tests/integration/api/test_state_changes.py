@@ -175,6 +175,7 @@ def test_a_savepoint_is_listed_whose_control_plane_was_killed_before_its_row(
     assert (again.status_code, again.json()["after"]) == (201, [{"value": 40}]), "the request gets its answer"
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("checkpointed")
 def test_two_changes_at_once_get_a_savepoint_each(
     client: httpx.Client, context: Context, monkeypatch: pytest.MonkeyPatch
@@ -194,6 +195,7 @@ def test_two_changes_at_once_get_a_savepoint_each(
     assert during[1].checkpoint_id == 3
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("is_repeated", [False, True])
 def test_a_killed_change_goes_on_after_another_change(
     client: httpx.Client, context: Context, leadership: Leadership, killed_change: dict[str, Any], is_repeated: bool

@@ -696,7 +696,6 @@ class TestCheckpoints:
         rows.session.flush()
         assert dict(checkpoints.counts(rows.session, "mine")) == {COMPLETED: 1, FAILED: 6, SUBSUMED: 30}
 
-    @pytest.mark.real
     def test_statistics_are_of_the_newest_checkpoints_of_the_statuses(self, rows: Rows) -> None:
         for number, status in ((1, COMPLETED), (2, SUBSUMED), (3, FAILED), (4, COMPLETED)):
             rows.checkpoint(number, status, state_size=100 * number, processed_records=7 * number)

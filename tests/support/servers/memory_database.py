@@ -7,6 +7,7 @@ arrays and no system columns; a test whose query needs them runs on PostgreSQL a
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -22,13 +23,14 @@ from keyscale.db.models import Job, Leader, ReplicaKey
 from tests.support.servers.sqlite_statement import sqlite_statement
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Sequence
     from pathlib import Path
 
     from sqlalchemy import Connection, Engine
 
 _METADATA = Job.metadata
+
+sqlite3.register_converter("array", json.loads)
 
 
 def memory_engine(path: Path | None = None) -> Engine:
@@ -40,7 +42,7 @@ def memory_engine(path: Path | None = None) -> Engine:
     engine = create_engine(
         f"sqlite:///{path or ''}",
         poolclass=QueuePool if path else StaticPool,
-        connect_args={"check_same_thread": False, "timeout": 5},
+        connect_args={"check_same_thread": False, "timeout": 5, "detect_types": sqlite3.PARSE_COLNAMES},
         json_deserializer=msgspec.json.decode,
     )
     # As the driver's own transactions are off, a connection that commits each statement differs in nothing else.
