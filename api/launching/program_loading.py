@@ -15,11 +15,11 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
-from pydantic import ValidationError
 
 from keyscale.directory_tree import remove_tree
 from keyscale.jobs.protocol.messages import Failure
 from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer
+from keyscale.state.doors.planning import operator_changes
 
 from ..errors import PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
 from ..libraries.job_libraries import NO_JOB_LIBRARIES
@@ -217,7 +217,7 @@ def _remove(directory: Path) -> None:
 def _answer(directory: Path) -> ProgramAnswer:
     """Reads the loader's answer.
 
-    The job's user could have replaced the answer by a link or another object.
+    The job's user could have replaced the answer by a link or another object, or written it.
     """
     try:
         descriptor = os.open(directory / "work" / ANSWER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -225,10 +225,12 @@ def _answer(directory: Path) -> ProgramAnswer:
             answer = msgspec.json.decode(os.read(descriptor, _ANSWER_BYTES_MAX), type=ProgramAnswer)
             if answer.declaration is None:
                 Failure.model_validate(answer.failure)
+            else:
+                operator_changes({}, {}, answer.declaration.operators)  # describes each declared state
             return answer
         finally:
             os.close(descriptor)
-    except (OSError, msgspec.MsgspecError, ValidationError, RecursionError):
+    except Exception:  # noqa: BLE001 - the program may have written anything
         with open_log(directory) as log:
             said = log.read(max(log.begin, log.end - _LAST_LINE_BYTES_MAX), _LAST_LINE_BYTES_MAX)
         [*_, last] = ["", *said.decode(errors="replace").strip().splitlines()]

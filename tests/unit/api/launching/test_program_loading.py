@@ -77,7 +77,24 @@ def test_a_loader_that_prints_without_end_does_not_fill_the_control_planes_memor
     assert peak_bytes < 10 << 20
 
 
-@pytest.mark.parametrize("answer", ["{}", '{"failure": {"code": 1}}', '{"declaration": 1}', "["])
+STATE = '{"name": "s", "kind": "value", "formats": %s}'
+DECLARED = '{"declaration": {"operators": [{"uid": "o", "declaration": {"schema": {"key": [], "states": [%s]}}}], %s}}'
+ENDS = '"sources": [], "sinks": []'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "{}",
+        '{"failure": {"code": 1}}',
+        '{"declaration": 1}',
+        "[",
+        DECLARED % (STATE % "[]", ENDS),
+        DECLARED % (STATE % '[{"type": "none"}]', ENDS),
+        DECLARED % (STATE % '[{"type": ["decimal", "x"]}]', ENDS),
+    ],
+    ids=["empty", "failure", "number", "cut", "no-format", "no-type", "no-decimal"],
+)
 def test_an_answer_that_the_program_has_written_itself_is_no_declaration(
     load: Callable[..., None], monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
