@@ -111,7 +111,7 @@ def migrated_template(pytestconfig: pytest.Config) -> str:
     return pytestconfig.stash[POSTGRES].migrated()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def database_kind() -> str:
     """Which database a test has: PostgreSQL, unless its mark `either_database` gives it one in memory."""
     return database_kinds.POSTGRES

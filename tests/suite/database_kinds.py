@@ -14,7 +14,7 @@ def parametrize(test: pytest.Metafunc) -> None:
     marks = {mark.name for mark in test.definition.iter_markers()}
     if "either_database" in marks and KIND in test.fixturenames:
         postgres = pytest.param(POSTGRES, marks=pytest.mark.real)
-        test.parametrize(KIND, [postgres] if "real" in marks else [MEMORY, postgres], scope="session")
+        test.parametrize(KIND, [postgres] if "real" in marks else [MEMORY, postgres])
 
 
 def is_in_memory(item: pytest.Item) -> bool:

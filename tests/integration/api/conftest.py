@@ -29,7 +29,6 @@ from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories import leaders, tokens
 from keyscale.vocabulary import Role
-from tests.suite.database_kinds import MEMORY
 from tests.support.control_plane.driverless_platform import driverless_platform
 from tests.support.control_plane.reused_database import ReusedDatabase
 from tests.support.control_plane.running_application import RunningApplication, running_application
@@ -99,18 +98,26 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture(scope="session")
-def database(
-    request: pytest.FixtureRequest, database_kind: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ReusedDatabase | MemoryDatabase]:
-    """The database of a kind that the tests of this process use one after the other."""
-    database: ReusedDatabase | MemoryDatabase
-    if database_kind == MEMORY:
-        database = MemoryDatabase(tmp_path_factory.mktemp("database") / "database")
-    else:
-        server, template = map(request.getfixturevalue, ("postgres_server", "migrated_template"))
-        database = ReusedDatabase(create_database(server, f"api_{uuid.uuid4().hex}", template))
+def postgres_database(postgres_server: str, migrated_template: str) -> Iterator[ReusedDatabase]:
+    """The database that the real tests of this process use one after the other."""
+    database = ReusedDatabase(create_database(postgres_server, f"api_{uuid.uuid4().hex}", migrated_template))
     yield database
     database.close()
+
+
+@pytest.fixture(scope="session")
+def memory_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemoryDatabase]:
+    """The database that the fast tests of this process use one after the other."""
+    database = MemoryDatabase(tmp_path_factory.mktemp("database") / "database")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, database_kind: str) -> ReusedDatabase | MemoryDatabase:
+    """The database of a test, of its kind. Both stay open, as the tests of a file use one and then the other."""
+    found: ReusedDatabase | MemoryDatabase = request.getfixturevalue(f"{database_kind}_database")
+    return found
 
 
 @pytest.fixture

@@ -32,10 +32,11 @@ from keyscale.vocabulary import (
     UpgradeMode,
 )
 from tests.support.control_plane.row_changes import RowChanges
-from tests.support.servers.either_database import either_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Engine
 
 pytestmark = pytest.mark.either_database
 
@@ -187,15 +188,23 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def built(request: pytest.FixtureRequest, database_kind: str) -> Iterator[World]:
-    with either_engine(request, database_kind) as engine, Session(engine) as session:
+def postgres_world(postgres_engine: Engine) -> Iterator[World]:
+    with Session(postgres_engine) as session:
+        yield World(session)
+        session.rollback()
+
+
+@pytest.fixture(scope="module")
+def memory_world(memory_engine: Engine) -> Iterator[World]:
+    with Session(memory_engine) as session:
         yield World(session)
         session.rollback()
 
 
 @pytest.fixture
-def world(built: World) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, database_kind: str) -> Iterator[World]:
     """The jobs as they were built, whatever the tests before have changed."""
+    built: World = request.getfixturevalue(f"{database_kind}_world")
     attempt = built.session.begin_nested()
     yield built
     attempt.rollback()

@@ -80,7 +80,6 @@ from keyscale.vocabulary import (
     UpgradeMode,
 )
 from tests.support.control_plane.condition_watch import ConditionWatch
-from tests.support.servers.either_database import either_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -216,19 +215,19 @@ class Rows:
         self.session.flush()
 
 
-@pytest.fixture(scope="module")
-def engine(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Engine]:
-    with either_engine(request, database_kind) as engine:
-        yield engine
-
-
 @pytest.fixture(scope="module", autouse=True)
-def watch(request: pytest.FixtureRequest, engine: Engine) -> Iterator[ConditionWatch]:
-    """Watches all queries of this module's tests, if the test of the watch is among the chosen ones."""
+def watch(request: pytest.FixtureRequest) -> Iterator[ConditionWatch]:
+    """Watches all queries of this module's tests on PostgreSQL, if the test of the watch is among the chosen ones."""
     watch = ConditionWatch("keyscale.db.repositories")
-    is_asked = any(getattr(item, "originalname", None) == THE_TEST_OF_THE_WATCH for item in request.session.items)
-    with watch.watching(engine) if is_asked and engine.dialect.name == "postgresql" else nullcontext():
+    is_asked = any(item.name.startswith(THE_TEST_OF_THE_WATCH) for item in request.session.items)
+    with watch.watching(request.getfixturevalue("postgres_engine")) if is_asked else nullcontext():
         yield watch
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, database_kind: str) -> Engine:
+    found: Engine = request.getfixturevalue(f"{database_kind}_engine")
+    return found
 
 
 @pytest.fixture
