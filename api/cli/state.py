@@ -299,13 +299,14 @@ def verify(session: Session, location: str, scratch: Path | None) -> None:
     "--at",
     default="latest",
     show_default=True,
-    help="latest: after the last committed batch; checkpoint: in the latest checkpoint; batch-N: after batch N.",
+    help="latest: after the last committed batch; checkpoint: in the latest checkpoint; batch-N: after batch N;"
+    " time-MS: after the last batch by that time, in ms since the epoch.",
 )
-@click.option("--after", type=click.IntRange(min=0), help="Wait until the job has committed this batch.")
+@click.option("--after", help="Wait until the job has committed this batch, or this record: TOPIC/PARTITION/OFFSET.")
 @json_option
 @pass_session
 def get(
-    session: Session, /, *, job: str, operator: str, name: str | None, key: str, at: str, after: int | None
+    session: Session, /, *, job: str, operator: str, name: str | None, key: str, at: str, after: str | None
 ) -> None:
     """Show a key's state, exactly as after one committed batch.
 
@@ -313,7 +314,7 @@ def get(
     """
     path = job_path(job, "state", operator, *([] if name is None else [name]))
     with session.control_plane() as control_plane:
-        answer = control_plane.get(path, key=key, at=at, after_batch=after)
+        answer = control_plane.get(path, key=key, at=at, after=after)
     facts = {each: answer[each] for each in ("batch_id", "source_positions", "key", "key_group")}
 
     def render(console: Any) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..access.in_flight import InFlight
 from ..lifecycle.reconciler import ReconcilerPulse, Wakeup
+from .key_readers import KeyReaders
 from .own_metrics import OwnMetrics
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Context:
     state_reads: InFlight = field(
         default_factory=lambda: InFlight("read of state", "reads of state", STATE_READS_MAX, STATE_READS_OF_USER_MAX)
     )
+    key_readers: KeyReaders = field(default_factory=KeyReaders)
     comparisons: InFlight = field(
         default_factory=lambda: InFlight("comparison", "comparisons", COMPARISONS_MAX, COMPARISONS_OF_USER_MAX)
     )

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Any, Literal
 
-from keyscale.installation import IMPORT_PATH
-
 from ..errors import StateChangeError, StateReadError, StateReadTimeoutError, StoreUnavailableError
+from .reading_command import COMMAND, SECONDS_MAX, environment_of
 
 if TYPE_CHECKING:
     from ..access.principal import Principal
     from .context import Context
-
-SECONDS_MAX = 60.0
-_PASSED_ON = frozenset({"HOME", "HTTPS_PROXY", "KEYSCALE_S3_ENDPOINT", "LANG", "NO_PROXY", "PATH", "SSL_CERT_FILE"})
-"""The settings that the process gets besides the settings of the S3 client. Secrets of the control plane stay out."""
 
 
 def read_state(
@@ -44,23 +37,37 @@ def read_state(
         TooManyInFlightError: Too many reads are in progress.
     """
     refusal = StateChangeError if read == "change" else StateReadError
-    environment = {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith("AWS_")}
     # The files of a killed process are removed, too.
     with context.state_reads.place(user.id), tempfile.TemporaryDirectory(prefix="keyscale-state-") as scratch:
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", "keyscale.state_io.reading_process"],
+            done = subprocess.run(  # noqa: S603 - our module
+                COMMAND,
                 input=json.dumps({**asked, "read": read}).encode(),
                 capture_output=True,
                 check=False,
                 timeout=SECONDS_MAX,
-                env={**environment, "PYTHONPATH": str(IMPORT_PATH), "TMPDIR": scratch},
+                env=environment_of(scratch),
             )
         except subprocess.TimeoutExpired:
             raise StateReadTimeoutError(f"the read takes longer than {SECONDS_MAX:g} seconds") from None
     if done.returncode:
         raise refusal(f"the process that reads the state ended with exit code {done.returncode}")
-    result: dict[str, Any] = json.loads(done.stdout)
+    return _answer(json.loads(done.stdout), refusal)
+
+
+def read_latest_key(context: Context, user: Principal, asked: dict[str, Any]) -> dict[str, Any]:
+    """Returns the rows of a key after the job's latest batch.
+
+    Raises as `read_state`. The job's process for such reads answers at once, unless it would have to wait for a batch.
+    """
+    with context.state_reads.place(user.id):
+        answer = context.key_readers.ask(asked["job_id"], {**asked, "wait_s_max": 0.0})
+    if asked["after"] is not None and answer.get("problem", {}).get("code") == "STATE_BATCH_NOT_STORED":
+        return read_state(context, user, "key", asked)
+    return _answer(answer, StateReadError)
+
+
+def _answer(result: dict[str, Any], refusal: type[StateReadError | StateChangeError]) -> dict[str, Any]:
     if problem := result.get("problem"):
         text = f"{problem['code']}: {problem['message']}"
         raise (StoreUnavailableError if problem["domain"] == "external" else refusal)(text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from keyscale.db.repositories import checkpoints
 from keyscale.state.doors.paths import split_location
 
-from ..control_plane.state_process import read_state
+from ..control_plane.state_process import read_latest_key, read_state
 from ..errors import CheckpointNotFoundError
 from ..jobs.jobs import require_job
 from .schemas import KeyHistoryAnswer, KeyStateAnswer
@@ -28,7 +28,7 @@ def show_key(
     *,
     state: str | None = None,
     at: str = "latest",
-    after_batch: int | None = None,
+    after: str | None = None,
 ) -> KeyStateAnswer:
     """Shows the rows of a key after a committed batch.
 
@@ -39,8 +39,8 @@ def show_key(
         operator: The operator's uid.
         key: The key as text.
         state: The state's name; None: all states and timers of the operator.
-        at: `latest`, `checkpoint` or `batch-N`.
-        after_batch: The batch to wait for; None: no wait.
+        at: `latest`, `checkpoint`, `batch-N`, or `time-MS`.
+        after: The batch or record to wait for, as `KeyRequest.after`; None: no wait.
 
     Raises:
         JobNotFoundError: The job does not exist.
@@ -54,7 +54,7 @@ def show_key(
         "operator": operator,
         "key": key,
         "state": state,
-        "after_batch": after_batch,
+        "after": after,
         "fetched_bytes_max": _FETCHED_BYTES_MAX,
     }
     with context.reads() as session:
@@ -65,9 +65,11 @@ def show_key(
                 raise CheckpointNotFoundError("the job has no completed checkpoint")
             asked["manifest_path"] = split_location(latest.external_path)[1]
         elif at != "latest":
-            asked["batch_id"] = int(at.removeprefix("batch-"))
+            kind, _, number = at.partition("-")
+            asked["batch_id" if kind == "batch" else "at_ms"] = int(number)
         asked |= {"store_url": job.store_url, "job_id": job.id}
-    return KeyStateAnswer.model_validate(read_state(context, user, "key", asked))
+    found = read_latest_key(context, user, asked) if at == "latest" else read_state(context, user, "key", asked)
+    return KeyStateAnswer.model_validate(found)
 
 
 def show_history(

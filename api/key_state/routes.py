@@ -8,7 +8,6 @@ from pydantic import Discriminator, Tag
 from ..access.identities import Operator
 from ..control_plane.dependencies import ContextOf
 from ..control_plane.guarded_route import GuardedRoute
-from ..shapes import NUMBER_MAX
 from . import changed_keys, key_state
 from .schemas import (
     ChangedKeyAnswer,
@@ -27,14 +26,18 @@ Key = Annotated[
 At = Annotated[
     str,
     Query(
-        pattern=r"^(latest|checkpoint|batch-[0-9]{1,18})$",
+        pattern=r"^(latest|checkpoint|(batch|time)-[0-9]{1,18})$",
         description="`latest`: after the last committed batch. `checkpoint`: in the latest checkpoint. `batch-N`: after"
-        " batch N.",
+        " batch N. `time-MS`: after the last batch that was committed by that time, in milliseconds since the epoch.",
     ),
 ]
-AfterBatch = Annotated[
-    int | None,
-    Query(ge=0, le=NUMBER_MAX, description="Wait until the job has committed this batch, for 30 seconds at most."),
+After = Annotated[
+    str | None,
+    Query(
+        pattern=r"^([A-Za-z0-9._-]{1,249}/[0-9]{1,9}/)?[0-9]{1,18}$",
+        description="Wait until the job has committed this batch, or a record of Kafka as `topic/partition/offset`, for"
+        " 30 seconds at most.",
+    ),
 ]
 
 
@@ -67,10 +70,10 @@ def show_key_of_operator(  # noqa: PLR0917 - FastAPI passes them by name
     operator: str,
     key: Key,
     at: At = "latest",
-    after_batch: AfterBatch = None,
+    after: After = None,
 ) -> KeyStateAnswer:
     """Shows all states and timers of a key of an operator."""
-    return key_state.show_key(context, user, job_id, operator, key, at=at, after_batch=after_batch)
+    return key_state.show_key(context, user, job_id, operator, key, at=at, after=after)
 
 
 @router.get("/state/{operator}/{state}")
@@ -82,13 +85,13 @@ def show_key(  # noqa: PLR0917 - FastAPI passes them by name
     state: str,
     key: Key,
     at: At = "latest",
-    after_batch: AfterBatch = None,
+    after: After = None,
 ) -> KeyStateAnswer:
     """Shows a key's state, exactly as after one committed batch.
 
     No driver is needed: the state is read from the latest snapshot and the changelogs after it.
     """
-    return key_state.show_key(context, user, job_id, operator, key, state=state, at=at, after_batch=after_batch)
+    return key_state.show_key(context, user, job_id, operator, key, state=state, at=at, after=after)
 
 
 @router.post("/state-changes", status_code=201)

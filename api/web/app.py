@@ -244,6 +244,7 @@ async def _running(context: Context, *, reconcile: bool) -> AsyncIterator[None]:
     context.calls.close()
     context.change_feed.close()
     context.verifier.close()
+    context.key_readers.close()
     for thread in reversed(threads):
         thread.close()
     if context.issuer is not None:

@@ -11,12 +11,13 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bench.store.keys import BATCH_KEYS, MAX_PARALLELISM, SEED, key_column
+from keyscale.api.control_plane.key_readers import KeyReaders
 from keyscale.state.engine.rocksdb import SortedFiles
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.writing.entry_sorter import EntrySorter
 from keyscale.state.writing.row_encoder import KeyHashing, encoder_of
-from keyscale.state_io import KeyedStateTable, NewOperator, NewState, StateReader, write
+from keyscale.state_io import NewOperator, NewState, StateReader, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 KEY = pa.schema([("id", pa.int64())])
 COUNT = ValueStateDescriptor("count", pa.int64())
 SINGLE_READS = 1000
+_JOB = "history"
 _ROWS = pa.schema([("id", pa.int64()), ("value", pa.int64())])
 
 
@@ -99,25 +101,27 @@ def _parquet(work: Path, keys: int, stopwatch: _Stopwatch) -> None:
 
 
 def _one_key(work: Path, keys: int) -> Mapping[str, float]:
-    """Reads single keys; the first read fetches the files."""
-    location = _write(work, _rows(keys))
+    """Reads single keys in the control plane's process for reads.
+
+    The first read fetches a shard.
+    """
+    _write(work, _rows(keys))
     numbers = np.random.default_rng(SEED).integers(keys, size=SINGLE_READS + 1, dtype=np.uint64)
-    took_ms = []
-    with StateReader.open(location, scratch=work) as reader:
-        table = reader.table("counts", COUNT.name)
-        assert isinstance(table, KeyedStateTable)  # noqa: S101 - a value state
-        for key in key_column(numbers).keys.to_pylist():
-            started = time.perf_counter()
-            found = sum(batch.num_rows for batch in table.batches(key=(key,)))
-            took_ms.append((time.perf_counter() - started) * 1000)
-            _check(found, 1)
+    request = {"store_url": f"file://{work}/store", "job_id": _JOB, "operator": "counts", "wait_s_max": 0.0}
+    took_ms, readers = [], KeyReaders()
+    for key in key_column(numbers).keys.to_pylist():
+        started = time.perf_counter()
+        answer = readers.ask(_JOB, {**request, "key": str(key)})
+        took_ms.append((time.perf_counter() - started) * 1000)
+        _check(len(answer["answer"]["states"][0]["rows"]), 1)
+    readers.close()
     first_ms, *others_ms = took_ms
     return {"first_ms": first_ms, "p50_ms": np.quantile(others_ms, 0.5), "p99_ms": np.quantile(others_ms, 0.99)}
 
 
 def _write(work: Path, rows: Iterable[pa.RecordBatch]) -> str:
     operator = NewOperator("counts", KEY, [NewState(COUNT, rows)])
-    place = f"file://{work}/store/history/savepoints/counts"
+    place = f"file://{work}/store/{_JOB}/savepoints/counts"
     return write(place, [operator], max_parallelism=MAX_PARALLELISM, scratch=work)
 
 

@@ -9,12 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..documents.state_version import NO_BATCH
 from ..engine.sharded import ShardedEngine
+from ..restore.rebuild import replay
 from .fetched_shards import close_all, open_fetched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from keyscale.identifiers import BatchId
 
     from ..engine.engine import Engine
     from ..keys.key_groups import KeyGroupRange
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 class _Opened:
     engines: list[tuple[KeyGroupRange, Engine]]
     directory: Path
+    batch_id: BatchId
+    size_bytes: int
     users: int = 0
 
 
@@ -36,19 +42,31 @@ class ShardReader:
     a state several times. Reads may run in several threads.
     """
 
-    def __init__(self, point: StatePoint, scratch: Path, *, open_max: int = 1) -> None:
+    def __init__(
+        self, point: StatePoint, scratch: Path, *, open_max: int = 1, open_bytes_max: int | None = None
+    ) -> None:
         """Creates the reader.
 
         Args:
             point: The state to read.
             scratch: An existing directory with room for the shards that are open at once.
             open_max: How many shards stay open after a read.
+            open_bytes_max: How many bytes they may have fetched together; None: any number.
         """
         self._point = point
         self._scratch = scratch
         self._open_max = open_max
+        self._open_bytes_max = open_bytes_max
         self._opened: dict[tuple[str, KeyGroupRange], _Opened] = {}  # the last used one is the last
         self._lock = threading.Lock()
+
+    def advance(self, point: StatePoint) -> None:
+        """Continues at a later point of the same attempt.
+
+        Open shards follow when they are read next. No read may be in progress.
+        """
+        with self._lock:
+            self._point = point
 
     def entries(self, uid: str, family: str, shard: KeyGroupRange, start: bytes, end: bytes) -> Iterator[RawEntry]:
         """Yields a state's entries in a range of stored keys.
@@ -77,7 +95,8 @@ class ShardReader:
     @contextmanager
     def _engine(self, uid: str, shard: KeyGroupRange) -> Iterator[Engine]:
         with self._lock:
-            opened = self._opened.pop((uid, shard), None) or self._open(uid, shard)
+            known = self._opened.pop((uid, shard), None)
+            opened = (known and self._followed(known, uid, shard)) or self._open(uid, shard)
             self._opened[uid, shard] = opened
             opened.users += 1
             self._close_unused()
@@ -88,6 +107,29 @@ class ShardReader:
                 opened.users -= 1
                 self._close_unused()
 
+    def _followed(self, opened: _Opened, uid: str, shard: KeyGroupRange) -> _Opened | None:
+        """Applies later batches to an open shard.
+
+        Closes it, and returns None, if their changelogs may be gone.
+        """
+        point = self._point
+        if (NO_BATCH if point.manifest is None else point.manifest.batch_id) > opened.batch_id:
+            _remove(opened)
+            return None
+        later = [
+            each
+            for each in point.operator(uid).changelogs
+            if each.batch_id > opened.batch_id and each.key_groups.intersection(shard)
+        ]
+        try:
+            if later:
+                replay(point.store, later, shard, ShardedEngine(opened.engines), opened.directory / "replay")
+        except BaseException:
+            _remove(opened)
+            raise
+        opened.batch_id = point.batch_id
+        return opened
+
     def _open(self, uid: str, shard: KeyGroupRange) -> _Opened:
         history = self._point.operator(uid)
         directory = self._scratch / uuid.uuid4().hex
@@ -97,12 +139,19 @@ class ShardReader:
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
-        return _Opened(engines, directory)
+        return _Opened(engines, directory, self._point.batch_id, self._point.size_bytes(uid, shard))
 
     def _close_unused(self) -> None:
-        unused = [place for place, opened in self._opened.items() if not opened.users]
-        for place in unused[: max(0, len(self._opened) - self._open_max)]:
+        for place in [place for place, opened in self._opened.items() if not opened.users]:
+            if not self._has_too_many():
+                break
             _remove(self._opened.pop(place))
+
+    def _has_too_many(self) -> bool:
+        size_bytes = sum(opened.size_bytes for opened in self._opened.values())
+        return len(self._opened) > self._open_max or (
+            self._open_bytes_max is not None and size_bytes > self._open_bytes_max
+        )
 
 
 def _remove(opened: _Opened) -> None:

@@ -68,7 +68,8 @@ def pointed(document: Any, artifact_id: str, *, with_plans: bool) -> Any:
             if method == "delete" or ((method == "patch" or path.endswith("/check")) and not with_plans):
                 continue
             # A read after a batch waits half a minute for a batch that no driver commits.
-            asked = [each for each in operation.get("parameters", []) if each["name"] != "after_batch"]
+            waits = "after" if "/state/" in path else None
+            asked = [each for each in operation.get("parameters", []) if each["name"] != waits]
             operation["parameters"] = asked
             for parameter in asked:
                 if parameter["in"] == "path" and parameter["name"] in known:

@@ -42,7 +42,13 @@ class StateReader:
     """
 
     def __init__(
-        self, point: StatePoint, *, location: str | None = None, scratch: Path | None = None, shards_open: int = 1
+        self,
+        point: StatePoint,
+        *,
+        location: str | None = None,
+        scratch: Path | None = None,
+        shards_open: int = 1,
+        open_bytes_max: int | None = None,
     ) -> None:
         """Creates a reader; `open` and `of_job` are easier to use.
 
@@ -51,12 +57,13 @@ class StateReader:
             location: The location of the snapshot; None: the state is not a snapshot's.
             scratch: A directory with room for the open shards; None: the system's directory for temporary files.
             shards_open: How many shards stay open after a read, for other reads of the same operators.
+            open_bytes_max: How many bytes of files they may have together; None: any number.
         """
         check_argument("shards_open", shards_open, "a whole number", int)
         self.point = point
         self.location = location
         self.scratch = Path(tempfile.mkdtemp(prefix="keyscale-state-", dir=scratch))
-        self.shards = ShardReader(point, self.scratch, open_max=shards_open)
+        self.shards = ShardReader(point, self.scratch, open_max=shards_open, open_bytes_max=open_bytes_max)
 
     @classmethod
     def open(cls, location: str, *, scratch: Path | None = None, shards_open: int = 1) -> Self:
@@ -100,6 +107,14 @@ class StateReader:
         """Removes all scratch files; closing twice is harmless."""
         self.shards.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def advance(self, point: StatePoint) -> None:
+        """Continues at a later point of the same attempt.
+
+        Open shards stay open. No read may be in progress.
+        """
+        self.point = point
+        self.shards.advance(point)
 
     @property
     def operators(self) -> list[str]:

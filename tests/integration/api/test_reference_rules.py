@@ -58,7 +58,7 @@ VALUES = {
     "scope.jobs[]", "spec.secrets[]", "spec.spark_conf{}", "?actor",
     "?channel", "?created_by", "?name", "?owner", "?role",
     "selector.jobs[]", "rows", "rows_max", "statement", "target", "time_ms",
-    "?after", "?after_batch", "?at", "?dry_run", "?format", "?from_ms", "?hours", "?if-match", "?keep_objects", "?key",
+    "?after", "?at", "?dry_run", "?format", "?from_ms", "?hours", "?if-match", "?keep_objects", "?key",
     "?kind", "?limit", "?limit_bytes", "?moves_only", "?names",
     "?offset", "?parallelism", "?points", "?search", "?seconds", "?status", "?tail_bytes", "?to_ms",
 }  # fmt: skip

@@ -45,8 +45,8 @@ SAMPLES: dict[str, Any] = {
     "spec": {"artifact_id": ARTIFACT_ID},
 }
 """Values of required arguments; the rest are texts."""
-BY_THE_CLIENT = {"after", "seconds"}
-"""Parameters that the client sets itself: it reads lists part by part, and opens streams again."""
+BY_THE_CLIENT = {"seconds"}
+"""Parameters that the client sets itself, as it opens streams again."""
 
 
 OF_OTHER_PROGRAMS = {("GET", "/metrics"), ("GET", "/v1/events/export")}
@@ -114,9 +114,11 @@ def differences(method: Described, document: dict[str, Any]) -> list[str]:
     if not places == set(PLACE.findall(call.template)) == set(call.places):
         found.append(f"places: {set(call.places)}")
     query = {each["name"] for each in parameters if each["in"] == "query"}
-    if set(call.query) != query - BY_THE_CLIENT:
-        found.append(f"query: {set(call.query)}, not {query - BY_THE_CLIENT}")
-    if ("after" in query) > method.is_list and "limit" not in call.query:
+    is_part = {"after", "limit"} <= query
+    asked = query - BY_THE_CLIENT - ({"after"} if is_part else set())
+    if set(call.query) != asked:
+        found.append(f"query: {set(call.query)}, not {asked}")
+    if is_part > method.is_list and "limit" not in call.query:
         found.append("it reads one part of a list")
     if (call.if_match is not None) != any(each["name"].lower() == "if-match" for each in parameters):
         found.append("If-Match")

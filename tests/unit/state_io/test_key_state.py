@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,15 @@ import msgspec
 import pytest
 
 from keyscale.identifiers import BatchId, JobId
-from keyscale.state.documents.log_entries import BatchPlanned
+from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import write_manifest
+from keyscale.state.inspection import shard_reader
+from keyscale.state.inspection.fetched_shards import open_fetched
 from keyscale.state.inspection.state_point import BatchNotStoredError, ForeignStateError, UnknownStateError
+from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state_io import key_state
-from keyscale.state_io.key_state import KeyReadTooLargeError, KeyRequest, read_history, read_key
+from keyscale.state_io.key_state import KeyReadTooLargeError, KeyRequest, LatestKeys, read_history, read_key
 from keyscale.state_io.key_text import KeyTextError
 from tests.support.state.state_job import StateJob, group_of
 
@@ -61,19 +65,108 @@ def test_a_read_waits_for_a_batch(job: StateJob, monkeypatch: pytest.MonkeyPatch
         job.run_batch({1: 100})
 
     monkeypatch.setattr(key_state, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
-    assert read_key(request(job, after_batch=3))["states"][0]["rows"] == [{"value": 111}]
+    assert read_key(request(job, after="3"))["states"][0]["rows"] == [{"value": 111}]
     assert len(slept) == 1
-    monkeypatch.setattr(key_state, "WAIT_S_MAX", 0.0)
-    with pytest.raises(BatchNotStoredError, match="within 0 seconds"):
-        read_key(request(job, after_batch=9))
+    with pytest.raises(BatchNotStoredError, match="batch 9 within 0 seconds"):
+        read_key(request(job, after="9", wait_s_max=0.0))
 
 
-def test_a_batch_that_is_planned_is_not_yet_committed(job: StateJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_at_a_time_is_that_after_the_last_batch_committed_by_then(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [
+        (place, msgspec.structs.replace(entry, committed_at_ms=1000 * entry.batch_id))
+        for place, entry in job.log.stored()
+        if isinstance(entry, BatchCommitted)
+    ]
+    monkeypatch.setattr(CommitLog, "stored", lambda _: entries)
+    found = {at_ms: read_key(request(job, at_ms=at_ms))["batch_id"] for at_ms in (0, 1000, 1999, 2000, 9999)}
+    assert found == {0: 0, 1000: 1, 1999: 1, 2000: 2, 9999: 2}
+    with pytest.raises(BatchNotStoredError, match="by that time"):
+        read_key(request(job, at_ms=-1))
+
+
+@pytest.mark.parametrize(
+    ("record", "is_in"),
+    [
+        ("orders/0/4", True),
+        ("orders/0/5", False),
+        ("orders/1/0", False),
+        ("orders/2/0", False),
+        ("others/0/0", False),
+        ("more/0/8", True),
+    ],
+)
+def test_a_read_waits_for_a_record_of_a_topic(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch, record: str, is_in: bool
+) -> None:
+    ends = {"clicks": ['{"orders":{"0":5,"1":0}}', '{"more":{"0":9}}'], "files": ["17"]}
+    monkeypatch.setattr(key_state, "source_ends", lambda _: ends)
+    with nullcontext() if is_in else pytest.raises(BatchNotStoredError, match=f"{record} within 0 seconds"):
+        assert read_key(request(job, after=record, wait_s_max=0.0))["batch_id"] == 2
+
+
+def opened_shards(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    opened: list[object] = []
+    monkeypatch.setattr(shard_reader, "open_fetched", lambda *a, **k: opened.append(a) or open_fetched(*a, **k))
+    return opened
+
+
+def value_of(keys: LatestKeys, job: StateJob, key: str = "1") -> tuple[int, Any]:
+    answer = keys.read(request(job, key))
+    return answer["batch_id"], answer["states"][0]["rows"]
+
+
+def test_later_reads_follow_the_batches_without_fetching_the_shard_again(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened, keys = opened_shards(monkeypatch), LatestKeys(tmp_path)
+    assert value_of(keys, job) == (2, [{"value": 11}])
+    job.run_batch({1: 100})
+    job.run_batch({2: 100})
+    assert value_of(keys, job) == (4, [{"value": 111}])
+    job.checkpoint()
+    assert value_of(keys, job) == (4, [{"value": 111}])
+    assert len(opened) == 1
+    assert value_of(keys, job, "2")[1] == [{"value": 122}]
+    shards = len(opened)
+    job.run_batch({1: 1, 2: 1})
+    job.checkpoint()  # the batch before it may be cleaned up, so the next read begins with it
+    assert value_of(keys, job) == (5, [{"value": 112}])
+    assert len(opened) == shards + 1
+    keys.close()
+    assert list(tmp_path.glob("keyscale-state-*")) == []
+
+
+def test_a_new_attempt_is_read_anew(job: StateJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened, keys = opened_shards(monkeypatch), LatestKeys(tmp_path)
+    value_of(keys, job)
+    job.start(1)
+    job.run_batch({1: 5})
+    assert value_of(keys, job) == (3, [{"value": 16}])
+    assert len(opened) == 2
+    keys.close()
+
+
+def test_a_wrong_key_keeps_the_shards_and_a_failed_read_leaves_no_files(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened, keys = opened_shards(monkeypatch), LatestKeys(tmp_path)
+    value_of(keys, job)
+    with pytest.raises(KeyTextError):
+        keys.read(request(job, "ada"))
+    assert value_of(keys, job)[0] == 2
+    assert len(opened) == 1
+    with pytest.raises(KeyReadTooLargeError):
+        keys.read(request(job, fetched_bytes_max=1))
+    assert list(tmp_path.glob("keyscale-state-*")) == []
+
+
+def test_a_batch_that_is_planned_is_not_yet_committed(job: StateJob) -> None:
     job.position = job.log.append(job.position, BatchPlanned(job.attempt, BatchId(3), {}))
-    monkeypatch.setattr(key_state, "WAIT_S_MAX", 0.0)
-    assert read_key(request(job, after_batch=2))["batch_id"] == 2
+    assert read_key(request(job, after="2"))["batch_id"] == 2
     with pytest.raises(BatchNotStoredError):
-        read_key(request(job, after_batch=3))
+        read_key(request(job, after="3", wait_s_max=0.0))
 
 
 def test_the_rows_of_a_key_are_cut_at_their_limit(job: StateJob) -> None:

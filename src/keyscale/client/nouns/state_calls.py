@@ -32,19 +32,19 @@ class States(Noun[S]):
 
     @Method
     def get(
-        self, job: str, operator: str, state: str, key: str, *, at: str = "latest", after_batch: int | None = None
+        self, job: str, operator: str, state: str, key: str, *, at: str = "latest", after: int | str | None = None
     ) -> Call[KeyStateAnswer]:
         """Shows a key's state."""
         places = {"job_id": job, "operator": operator, "state": state}
-        query = {"key": key, "at": at, "after_batch": after_batch}
+        query = {"key": key, "at": at, "after": after}
         return Call("GET", f"{STATE}/{{state}}", KeyStateAnswer, places, query, timeout_s=PLAN_TIMEOUT_S)
 
     @Method
     def get_all(
-        self, job: str, operator: str, key: str, *, at: str = "latest", after_batch: int | None = None
+        self, job: str, operator: str, key: str, *, at: str = "latest", after: int | str | None = None
     ) -> Call[KeyStateAnswer]:
         """Shows all states and timers of a key of an operator."""
-        query = {"key": key, "at": at, "after_batch": after_batch}
+        query = {"key": key, "at": at, "after": after}
         places = {"job_id": job, "operator": operator}
         return Call("GET", STATE, KeyStateAnswer, places, query, timeout_s=PLAN_TIMEOUT_S)
 

@@ -377,7 +377,7 @@ GET_JOB = ("GET", "/v1/jobs/flights")
         ),
         (
             "state get flights --operator count --key ada --at batch-7 --after 9",
-            [("GET", "/v1/jobs/flights/state/count?key=ada&at=batch-7&after_batch=9")],
+            [("GET", "/v1/jobs/flights/state/count?key=ada&at=batch-7&after=9")],
         ),
         (
             "state get flights --operator count --state clicks --key ada",
