@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, checkpoints, events
+from keyscale.errors import KeyscaleError
 from keyscale.failpoints import failpoint
 from keyscale.state.doors.paths import split_location
 from keyscale.vocabulary import CheckpointStatus
@@ -90,12 +91,21 @@ def change(
             derived_from=source,
             attempt=attempt,
         )
-    asked |= {
+    place = {
         "checkpoint_id": number,
         "manifest_path": split_location(source)[1],
         "fetched_bytes_max": _FETCHED_BYTES_MAX,
     }
-    changed = read_state(context, user, "change", asked)
+    try:
+        changed = read_state(context, user, "change", asked | place)
+    except KeyscaleError:
+        # A request of the same id at the same time may have written the savepoint.
+        with context.reads() as session:
+            found = checkpoints.find_savepoint(session, asked["job_id"], savepoint_id)
+            taken = None if found is None else found.checkpoint_id
+        if taken is None:
+            raise
+        return _repeated(context, user, asked, taken, is_list=is_list)
     failpoint("changed-savepoint-published")
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)

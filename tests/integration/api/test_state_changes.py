@@ -16,7 +16,7 @@ from keyscale.db.repositories import checkpoints
 from keyscale.identifiers import JobId
 from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store
-from keyscale.state_io import StateReader, reading_process
+from keyscale.state_io import StateReader, key_change, reading_process
 from keyscale.state_io.verified_state import verify_state
 from keyscale.vocabulary import AttemptStage, CheckpointStatus, JobStatus, Role, SnapshotOwner
 from tests.support.state.state_job import StateJob
@@ -193,6 +193,29 @@ def test_two_changes_at_once_get_a_savepoint_each(
     first = client.post(CHANGES, json={**change, "id": "first"})
     assert (first.status_code, first.json().get("checkpoint_id")) == (201, 2), first.text
     assert during[1].checkpoint_id == 3
+
+
+@pytest.mark.parametrize(("value", "status"), [(40, 201), (41, 409)])
+@pytest.mark.usefixtures("checkpointed")
+def test_two_changes_of_one_id_at_once_are_answered_like_one_after_the_other(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, value: int, status: int
+) -> None:
+    change = {"operator": "count", "state": "count", "key": "1", "value": 40, "id": "repaired"}
+    write, first = key_change.change_point, []
+
+    def write_second(*given: Any, **more: Any) -> Any:
+        if not first:
+            first.append(None)
+            first.append(client.post(CHANGES, json=change))
+        return write(*given, **more)
+
+    monkeypatch.setattr(key_change, "change_point", write_second)
+    second = client.post(CHANGES, json={**change, "value": value})
+    assert (first[1].status_code, second.status_code) == (201, status), second.text
+    if status == 201:
+        assert second.json() == first[1].json()
+    else:
+        assert second.json()["code"] == "SAVEPOINT_ID_TAKEN"
 
 
 @pytest.mark.real
