@@ -85,9 +85,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     arrange(items)
+    yield  # pytest chooses tests by their marks
+    ids = database_kinds.superseded(items)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in ids])
+    items[:] = [item for item in items if item.nodeid not in ids]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.suite.database_kinds import superseded
 from tests.suite.tiers import SHORT_FILES, arrange
 from tests.support.repository import ROOT
 
@@ -107,3 +108,14 @@ def test_pytest_xdist_knows_the_group_of_a_test() -> None:
         [sys.executable, "-m", "pytest", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
     )
     assert "test_units.py::test_sizes[1023-1023 B]@tests/unit/test_units.py" in done.stdout
+
+
+def test_a_run_with_both_databases_leaves_out_the_one_in_memory() -> None:
+    ids = {
+        "a.py::one[memory-memory]": "memory",
+        "a.py::one[postgres-memory]": "postgres",
+        "a.py::two[memory]": "memory",
+    }
+    items: Any = [Item(nodeid, database=kind) for nodeid, kind in ids.items()]
+    assert superseded(items) == {"a.py::one[memory-memory]"}
+    assert superseded(items[::2]) == set()
