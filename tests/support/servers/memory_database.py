@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections import Counter
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 _METADATA = Job.metadata
+_NUMBERS = count(1)
+"""The numbers of rows that are not their keys. All connections share them, as they do PostgreSQL's sequences."""
 
 sqlite3.register_converter("array", json.loads)
 
@@ -92,15 +94,9 @@ def _fill(connection: Connection) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
-    numbers: Counter[str] = Counter()
-
-    def next_number(column: str) -> int:
-        numbers[column] += 1
-        return numbers[column]
-
     connection.isolation_level = None
     connection.executescript("PRAGMA foreign_keys = ON; PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF")
-    connection.create_function("next_number", 1, next_number)
+    connection.create_function("next_number", 0, lambda: next(_NUMBERS))
     connection.create_function("clock_seconds", 0, time.time)
     connection.create_function("pg_advisory_xact_lock", 1, lambda _: None)
     connection.create_function("hashtextextended", 2, lambda _text, seed: seed)
@@ -165,4 +161,4 @@ def _(create: CreateColumn, compiler: Any, **options: Any) -> str:
     column = create.element
     plain = str(compiler.visit_create_column(create, **options))
     numbered = column.identity is not None and not column.primary_key
-    return f"{plain} DEFAULT (next_number('{column}'))" if numbered else plain
+    return f"{plain} DEFAULT (next_number())" if numbered else plain
