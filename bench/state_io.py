@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHILD = "bench.store.state_io"
+SOURCE = f"{OURS}, Spark data source"
+SOURCE_CHILD = "bench.store.source_read"
 SPARK_CHILD = "bench.store.spark_state_read"
 OURS = "StateReader, a savepoint"
 SPARKS = "Spark's state reader, 64-bit keys and counts"
@@ -70,11 +72,12 @@ def _beside_spark(root: Path, sizes: StateIoSizes, say: Callable[[str], None]) -
     """Measures a full read beside the state reader of Spark."""
     contenders = [
         Contender(OURS, CHILD, {"action": "read", "keys": sizes.spark_keys}),
+        Contender(SOURCE, SOURCE_CHILD, {"keys": sizes.spark_keys, "cores": sizes.cores}),
         Contender(SPARKS, SPARK_CHILD, {"keys": sizes.spark_keys, "cores": sizes.cores}),
     ]
     rounds = measure(contenders, sizes.rounds, root / "work", sizes.cores, say)
     table = Table(f"Full read of {sizes.spark_keys:,} keys", ("contender", "keys/s", "beside Spark", "spread"))
-    for each in (OURS, SPARKS):
+    for each in (OURS, SOURCE, SPARKS):
         cells = rounds.median(each, "rate"), rounds.ratio(each, SPARKS, "rate"), rounds.spread(each, "rate")
         table.add(each, count(cells[0]), times(cells[1]), percent(cells[2]))
     return table

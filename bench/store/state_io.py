@@ -119,10 +119,15 @@ def _one_key(work: Path, keys: int) -> Mapping[str, float]:
     return {"first_ms": first_ms, "p50_ms": np.quantile(others_ms, 0.5), "p99_ms": np.quantile(others_ms, 0.99)}
 
 
-def _write(work: Path, rows: Iterable[pa.RecordBatch]) -> str:
+def write_savepoint(work: Path, keys: int, *, parallelism: int) -> str:
+    """Writes a savepoint with as many keys; returns its location."""
+    return _write(work, _rows(keys), parallelism)
+
+
+def _write(work: Path, rows: Iterable[pa.RecordBatch], parallelism: int = 1) -> str:
     operator = NewOperator("counts", KEY, [NewState(COUNT, rows)])
     place = f"file://{work}/store/{_JOB}/savepoints/counts"
-    return write(place, [operator], max_parallelism=MAX_PARALLELISM, scratch=work)
+    return write(place, [operator], max_parallelism=MAX_PARALLELISM, parallelism=parallelism, scratch=work)
 
 
 def _rows(keys: int) -> Iterator[pa.RecordBatch]:
