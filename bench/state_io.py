@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHILD = "bench.store.state_io"
-SOURCE = f"{OURS}, Spark data source"
+SOURCE = "Data source keyscale-state, a savepoint"
 SOURCE_CHILD = "bench.store.source_read"
 SPARK_CHILD = "bench.store.spark_state_read"
 OURS = "StateReader, a savepoint"
