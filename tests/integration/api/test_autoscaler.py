@@ -20,6 +20,7 @@ from tests.support.control_plane.snapshots import Snapshots
 
 if TYPE_CHECKING:
     import httpx
+    from sqlalchemy.orm import Session
 
     from keyscale.api.autoscaling.facts import DivisionFacts
     from keyscale.api.control_plane.context import Context
@@ -247,17 +248,16 @@ def test_a_report_that_makes_no_sense_keeps_only_its_own_job_from_scaling(
 
 
 def test_a_setting_that_is_changed_after_the_look_keeps_the_job_from_moving(
-    client: httpx.Client, context: Context, scaled: ScaledJob, monkeypatch: pytest.MonkeyPatch
+    client: httpx.Client, scaled: ScaledJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scaled.set(autoscaler={"mode": "ACTIVE"})
     core_ms = autoscaler_module.scaling.core_ms
 
-    def then_changed(*arguments: Any) -> Any:
-        with context.sessions.begin() as session:
-            spec = session.get_one(Revision, (scaled.job_id, 1)).spec
-            session.add(Revision(job_id=scaled.job_id, number=2, spec=spec, created_at_ms=2))
-            session.get_one(Job, scaled.job_id).revision = 2
-        return core_ms(*arguments)
+    def then_changed(session: Session, *arguments: Any) -> Any:
+        spec = session.get_one(Revision, (scaled.job_id, 1)).spec
+        session.add(Revision(job_id=scaled.job_id, number=2, spec=spec, created_at_ms=2))
+        session.get_one(Job, scaled.job_id).revision = 2
+        return core_ms(session, *arguments)
 
     monkeypatch.setattr(autoscaler_module.scaling, "core_ms", then_changed)
     scaled.passes(15, report(2))

@@ -108,7 +108,8 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
 
 def _begin(connection: Connection) -> None:
     if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
-        connection.exec_driver_sql("BEGIN")
+        # At once for writing: SQLite refuses a write after a read if another connection has written in between.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _translate(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> tuple[str, Any]:
