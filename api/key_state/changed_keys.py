@@ -73,6 +73,8 @@ def change(
         taken = None if found is None else found.checkpoint_id
     if taken is not None:
         return _repeated(context, user, asked, taken, is_list=is_list)
+    with context.state_reads.place(user.id):
+        pass  # a request that finds no place is refused before it is recorded
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
         _require_changeable(session, job, savepoint_id)

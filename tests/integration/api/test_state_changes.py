@@ -175,6 +175,16 @@ def test_a_savepoint_is_listed_whose_control_plane_was_killed_before_its_row(
     assert (again.status_code, again.json()["after"]) == (201, [{"value": 40}]), "the request gets its answer"
 
 
+@pytest.mark.usefixtures("checkpointed")
+def test_a_change_that_finds_no_place_takes_no_number(client: httpx.Client, context: Context) -> None:
+    change = {"operator": "count", "state": "count", "key": "1", "value": 40}
+    with context.state_reads.place("ann"), context.state_reads.place("bob"):
+        refused = client.post(CHANGES, json=change)
+    assert (refused.status_code, refused.json()["code"]) == (429, "TOO_MANY_IN_FLIGHT")
+    with context.sessions() as session:
+        assert session.query(Event).filter(Event.kind.startswith("STATE_CHANGE")).all() == []
+
+
 @pytest.mark.real
 @pytest.mark.usefixtures("checkpointed")
 def test_two_changes_at_once_get_a_savepoint_each(
