@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(*, work: str, keys: int, cores: int) -> Mapping[str, Any]:
-    """Reads as many keys from a savepoint as another contender from Spark's state.
+    """Reads a savepoint into Spark.
 
     Args:
         work: A fresh folder.

@@ -207,6 +207,9 @@ def _abandon(stores: Sequence[SubtaskStore]) -> None:
 
 
 def _close(store: SubtaskStore) -> None:
+    if store.is_removed:
+        store.abandon()
+        return
     try:
         store.close()
     except KeyscaleError:

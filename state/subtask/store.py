@@ -455,11 +455,17 @@ class SubtaskStore:
             self.keyed.discard()
             self.engine.close()
         except StateError:
-            logger.warning("closing the abandoned state of subtask %d failed", self.spec.index, exc_info=True)
+            if not self.is_removed:
+                logger.warning("closing the abandoned state of subtask %d failed", self.spec.index, exc_info=True)
         finally:
             self._directory.release()
-            if self.engine.found_damage:
+            if self.engine.found_damage and not self.is_removed:
                 doubt_local_files(self.local_directory)
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the local files were removed, as a later attempt runs."""
+        return not self._directory.path.exists()
 
     @property
     def _is_damaged(self) -> bool:

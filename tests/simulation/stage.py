@@ -56,8 +56,9 @@ class _NoExchange:
     def claim(self, _subtask: int) -> None:
         return
 
-    def claim_free(self, _subtask: int) -> None:
-        return
+    @contextmanager
+    def preparing(self, _subtask: int) -> Iterator[bool]:
+        yield True
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from msgspec import UnsetType
 
 from keyscale.clock import now_ms
 from keyscale.failpoints import failpoint
-from keyscale.identifiers import Attempt, CheckpointId, JobId, OperatorUid
+from keyscale.identifiers import Attempt, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.doors.commits import OperatorDeclaration, RetentionPolicy
 from keyscale.state.doors.objects import ObjectCorruptError, ObjectNotFoundError
 from keyscale.state.doors.paths import Layout
@@ -47,7 +47,14 @@ from ..batch.shipped_logic import ShippedLogic
 from ..batch.source_order import SourceInputs, order_of, recorded_order
 from ..control.reporter import Following
 from ..errors import SparkLostError
-from ..executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored, run_per_subtask
+from ..executor.subtask_jobs import (
+    PrepareSubtasks,
+    RestoredSubtask,
+    RestoreSubtasks,
+    SubtaskPlaces,
+    check_restored,
+    run_per_subtask,
+)
 from ..retries import Retries
 from .attempt import attempt_ranges, fall_back, open_attempt, open_next_attempt, reopen_attempt
 from .backlog import Backlog, Reached
@@ -68,7 +75,7 @@ from .timer_loop import TimerLoop
 
 if TYPE_CHECKING:
     import queue
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -92,6 +99,8 @@ _QUERY_POLL_SECONDS = 1.0
 _ROUNDS_OF_TIMERS = 10
 _FIRST_COMMIT_POLL_SECONDS = 0.2
 _CLOSE_SECONDS = 30.0
+_PREPARE_TRIES = 10
+_HOME_WAIT_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +262,7 @@ class Execution:
         prepared = self._preparation(committed)
         ahead = committed.divided(self._places.specs, committed.log_position)
         if not ahead.is_empty:
-            self._restore_stores(prepared.placement, prepared.shipped, ahead, is_ahead=True)
+            self._prepare_stores(prepared.placement, prepared.shipped, ahead)
 
     def rehearse(self) -> None:
         """Rehearses Spark's part of a batch."""
@@ -570,18 +579,29 @@ class Execution:
         logger.info("all state is restored")
         failpoint("run.restored")
 
-    def _restore_stores(
-        self,
-        placement: PlacementDataset,
-        shipped: ShippedLogic,
-        committed: CommittedState,
-        *,
-        is_ahead: bool = False,
-    ) -> None:
-        task = RestoreSubtasks(self._places, shipped.starts(committed), is_ahead)
-        results = run_per_subtask(self._context.spark, placement, "prepare" if is_ahead else "restore", task)
-        restored = chain.from_iterable(map(pickle.loads, results.values()))  # from our own tasks
-        check_restored(restored, self._places.specs, KeyGroupRange(0, self._info.max_parallelism - 1))
+    def _restore_stores(self, placement: PlacementDataset, shipped: ShippedLogic, committed: CommittedState) -> None:
+        task = RestoreSubtasks(self._places, shipped.starts(committed))
+        results = run_per_subtask(self._context.spark, placement, "restore", task)
+        self._check_restored(map(pickle.loads, results.values()))  # from our own tasks
+
+    def _prepare_stores(self, placement: PlacementDataset, shipped: ShippedLogic, committed: CommittedState) -> None:
+        restore = RestoreSubtasks(self._places, shipped.starts(committed))
+        restored: dict[SubtaskIndex, list[RestoredSubtask]] = {}
+        missing = frozenset(SubtaskIndex(index) for index in range(self._info.parallelism))
+        for tries_left in reversed(range(_PREPARE_TRIES)):
+            task = PrepareSubtasks(restore, frozenset() if tries_left else missing)
+            for subtask, found in run_per_subtask(self._context.spark, placement, "prepare", task).items():
+                if (parts := pickle.loads(found)) is not None:  # noqa: S301 - from our own tasks
+                    restored[subtask] = parts
+            missing -= restored.keys()
+            if not missing:
+                break
+            time.sleep(_HOME_WAIT_SECONDS)  # the worker of a missing subtask runs a batch
+        self._check_restored(restored.values())
+
+    def _check_restored(self, restored: Iterable[list[RestoredSubtask]]) -> None:
+        whole = KeyGroupRange(0, self._info.max_parallelism - 1)
+        check_restored(chain.from_iterable(restored), self._places.specs, whole)
 
     def _coordinator(
         self,

@@ -24,7 +24,7 @@ from ...errors import IncompleteReportsError
 from ...operators.failures import CarriedFailure, TaskOrigin, typed_failure
 from ...spark_internals.worker_processes import parent_of_workers
 from .background_work import BackgroundWork
-from .worker import object_store, open_stores_ahead, open_stores_for
+from .worker import object_store, open_stores, open_stores_ahead, open_stores_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
     from keyscale.identifiers import CheckpointId, OperatorUid, SubtaskIndex
-    from keyscale.state.doors.subtasks import KeyGroupSizes, LocalSnapshot, SnapshotHandle, SubtaskSpec, SubtaskStore
+    from keyscale.state.doors.subtasks import (
+        KeyGroupSizes,
+        LocalSnapshot,
+        OpenStoreCache,
+        SnapshotHandle,
+        SubtaskSpec,
+        SubtaskStore,
+    )
     from keyscale.state.doors.values import KeyGroupRange
 
     from ...spark_internals.affinity import PlacementDataset
@@ -52,18 +59,16 @@ class SubtaskPlaces:
     local_root: str
 
     def held(
-        self, uid: OperatorUid, subtask: SubtaskIndex, starts: ShippedStarts, *, is_ahead: bool = False
+        self, uid: OperatorUid, subtask: SubtaskIndex, starts: ShippedStarts, stores: OpenStoreCache
     ) -> AbstractContextManager[SubtaskStore]:
         """Opens a subtask's state at a version.
 
-        This worker keeps it open for the next batch, which sets the clock. `is_ahead` says that the subtask's attempt
-        has not begun.
+        The open stores keep it for the next batch, which sets the clock.
         """
         store, clock = object_store(self.store_url), BatchClock()
         spec, version = self.specs[uid][subtask], starts.versions[subtask]
         plan = starts.plan(subtask, store, spec.layout)
-        warm = (open_stores_ahead if is_ahead else open_stores_for)(subtask)
-        return warm.held(spec, version, plan, Path(self.local_root), store, clock=clock)
+        return stores.held(spec, version, plan, Path(self.local_root), store, clock=clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +117,43 @@ class RestoreSubtasks:
     Attributes:
         places: The subtasks and their state.
         starts: Their versions.
-        is_ahead: Whether the attempt before still runs its batches.
     """
 
     places: SubtaskPlaces
     starts: Mapping[OperatorUid, ShippedStarts]
-    is_ahead: bool = False
 
     def __call__(self, subtask: SubtaskIndex) -> bytes:
+        return pickle.dumps(self.restored(subtask, open_stores_for(subtask)))
+
+    def restored(self, subtask: SubtaskIndex, stores: OpenStoreCache) -> list[RestoredSubtask]:
+        """Restores a subtask's state into open stores."""
         restored = []
         for uid, specs in self.places.specs.items():
-            with self.places.held(uid, subtask, self.starts[uid], is_ahead=self.is_ahead):
+            with self.places.held(uid, subtask, self.starts[uid], stores):
                 restored.append(RestoredSubtask(uid, specs[subtask].key_group_range))
-        return pickle.dumps(restored)
+        return restored
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareSubtasks:
+    """Restores a subtask's state while the attempt before runs its batches.
+
+    The result is a pickled None where the subtask's batches will not run: its store would have to be closed and opened
+    again there.
+
+    Attributes:
+        restore: The state to restore.
+        anywhere: The subtasks that any worker restores.
+    """
+
+    restore: RestoreSubtasks
+    anywhere: frozenset[SubtaskIndex] = frozenset()
+
+    def __call__(self, subtask: SubtaskIndex) -> bytes:
+        if subtask in self.anywhere:
+            return pickle.dumps(self.restore.restored(subtask, open_stores()))
+        with open_stores_ahead(subtask) as stores:
+            return pickle.dumps(None if stores is None else self.restore.restored(subtask, stores))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +179,7 @@ class SnapshotSubtasks:
         linked = []
         for uid in self.places.specs:
             started_at_ms, began = now_ms(), time.perf_counter()
-            with self.places.held(uid, subtask, self.starts[uid]) as state:
+            with self.places.held(uid, subtask, self.starts[uid], open_stores_for(subtask)) as state:
                 snapshot = state.snapshot(self.checkpoint_id, clock=self.clocks[uid])
                 sync_ms = _elapsed_ms(began)
                 sizes = state.key_group_sizes()
