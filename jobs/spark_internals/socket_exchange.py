@@ -118,8 +118,8 @@ class SocketExchange:
     def preparing(self, partition: int) -> Iterator[bool]:
         """Prepares a partition's next attempt in its home.
 
-        Tasks of the partition wait meanwhile. A partition without a home gets this process, unless this process is the home of another partition: two
-        partitions in one process would take turns.
+        Tasks of the partition wait meanwhile. A partition without a home gets this process, unless another partition
+        has it: two partitions in one process would take turns.
 
         Yields:
             Whether this process is the partition's home.

@@ -156,6 +156,7 @@ class Preparation:
         sources: The job's sources.
         runner: Runs the batches.
         frame: The frame of the query.
+        restored: The subtasks with a store, perhaps an older one, by index.
     """
 
     placement: PlacementDataset
@@ -163,6 +164,7 @@ class Preparation:
     sources: JobSources
     runner: BatchRunner
     frame: DataFrame
+    restored: dict[SubtaskIndex, list[RestoredSubtask]] = field(default_factory=dict)
 
 
 class Execution:
@@ -262,7 +264,7 @@ class Execution:
         prepared = self._preparation(committed)
         ahead = committed.divided(self._places.specs, committed.log_position)
         if not ahead.is_empty:
-            self._prepare_stores(prepared.placement, prepared.shipped, ahead)
+            self._prepare_stores(prepared, ahead)
 
     def rehearse(self) -> None:
         """Rehearses Spark's part of a batch."""
@@ -584,20 +586,21 @@ class Execution:
         results = run_per_subtask(self._context.spark, placement, "restore", task)
         self._check_restored(map(pickle.loads, results.values()))  # from our own tasks
 
-    def _prepare_stores(self, placement: PlacementDataset, shipped: ShippedLogic, committed: CommittedState) -> None:
-        restore = RestoreSubtasks(self._places, shipped.starts(committed))
-        restored: dict[SubtaskIndex, list[RestoredSubtask]] = {}
-        missing = frozenset(SubtaskIndex(index) for index in range(self._info.parallelism))
+    def _prepare_stores(self, prepared: Preparation, committed: CommittedState) -> None:
+        restore = RestoreSubtasks(self._places, prepared.shipped.starts(committed))
+        missing = {SubtaskIndex(index) for index in range(self._info.parallelism)}
         for tries_left in reversed(range(_PREPARE_TRIES)):
-            task = PrepareSubtasks(restore, frozenset() if tries_left else missing)
-            for subtask, found in run_per_subtask(self._context.spark, placement, "prepare", task).items():
+            # An older store stays where it is: the first batch brings it forward.
+            anywhere = frozenset() if tries_left else missing - prepared.restored.keys()
+            task = PrepareSubtasks(restore, anywhere)
+            for subtask, found in run_per_subtask(self._context.spark, prepared.placement, "prepare", task).items():
                 if (parts := pickle.loads(found)) is not None:  # noqa: S301 - from our own tasks
-                    restored[subtask] = parts
-            missing -= restored.keys()
+                    prepared.restored[subtask] = parts
+                    missing.discard(subtask)
             if not missing:
                 break
             time.sleep(_HOME_WAIT_SECONDS)  # the worker of a missing subtask runs a batch
-        self._check_restored(restored.values())
+        self._check_restored(prepared.restored.values())
 
     def _check_restored(self, restored: Iterable[list[RestoredSubtask]]) -> None:
         whole = KeyGroupRange(0, self._info.max_parallelism - 1)
