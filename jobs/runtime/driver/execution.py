@@ -591,7 +591,7 @@ class Execution:
         missing = {SubtaskIndex(index) for index in range(self._info.parallelism)}
         for tries_left in reversed(range(_PREPARE_TRIES)):
             # An older store stays where it is: the first batch brings it forward.
-            anywhere = frozenset() if tries_left else missing - prepared.restored.keys()
+            anywhere = frozenset(() if tries_left else missing - prepared.restored.keys())
             task = PrepareSubtasks(restore, anywhere)
             for subtask, found in run_per_subtask(self._context.spark, prepared.placement, "prepare", task).items():
                 if (parts := pickle.loads(found)) is not None:  # noqa: S301 - from our own tasks
