@@ -1,4 +1,4 @@
-"""Each method of the client is a route of the OpenAPI document, and each route has a method."""
+"""Each method of the client is a route of the OpenAPI document and sends its arguments; each route has a method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keyscale.api.operations.schemas.operation import OperationRequest
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.api.web.openapi import describe
-from keyscale.client.call import PLACE, Call, Pages, Stream
+from keyscale.client.call import PLACE, PLAN_TIMEOUT_S, REQUEST_TIMEOUT_S, Call, Pages, Stream
 from keyscale.client.keyscale import NOUNS
 from keyscale.client.method import ListMethod, Method, StreamMethod
 
@@ -52,6 +52,33 @@ BY_THE_CLIENT = {"seconds"}
 OF_OTHER_PROGRAMS = {("GET", "/metrics"), ("GET", "/v1/events/export")}
 """Routes with text that other programs read; the client lists events."""
 
+OWN_VALUES: dict[str, Any] = {
+    "changes": [{"operator": "counts", "state": "clicks", "key": "ada", "value": 1}],
+    "id": "own",
+    "checkpoint_id": 1009,
+    "arguments": OperationRequest(id="own"),
+}
+"""Values of arguments that the client looks at; the rest are texts that name their parameter."""
+WAITS = {"timeout_s"}
+"""Parameters of the client's own loops."""
+READS_A_PROGRAM_OR_STATE = {
+    "Artifacts.check",
+    "Checkpoints.delete",
+    "Jobs.clone",
+    "Jobs.recover",
+    "Jobs.rescale",
+    "Jobs.rollback",
+    "Jobs.update",
+    "Operations.request",
+    "Savepoints.delete",
+    "States.change",
+    "States.change_all",
+    "States.get",
+    "States.get_all",
+    "States.history",
+}
+"""Methods whose answer may take minutes."""
+
 
 @dataclass(frozen=True)
 class Described:
@@ -62,13 +89,13 @@ class Described:
     is_list: bool = False
 
 
-def described_methods() -> Iterator[Described]:
+def declared_methods() -> Iterator[tuple[str, Any]]:
     for noun in NOUNS:
         for name, method in vars(noun).items():
             if isinstance(method, (Method, ListMethod, StreamMethod)):
                 if name == "upload":
                     continue  # reads a file; upload_content sends the same
-                yield described(f"{noun.__name__}.{name}", method)
+                yield f"{noun.__name__}.{name}", method
 
 
 def described(name: str, method: Method[Any, Any] | ListMethod[Any, Any] | StreamMethod[Any, Any]) -> Described:
@@ -89,7 +116,36 @@ def described(name: str, method: Method[Any, Any] | ListMethod[Any, Any] | Strea
     return Described(name, answer.call if isinstance(answer, Stream) else answer)
 
 
-METHODS = list(described_methods())
+def with_all_arguments(name: str, method: Any) -> tuple[Call[Any], list[tuple[str, Any]]]:
+    """Returns the call with a value of its own for each parameter and required field, and these values."""
+    parameters = list(inspect.signature(method.function).parameters.values())[1:]
+    own = [each for each in parameters if each.name not in WAITS]
+    positional = [(each.name, f"the {each.name}") for each in own if each.kind is each.POSITIONAL_ONLY]
+    by_name = {
+        each.name: OWN_VALUES.get(each.name, f"the {each.name}")
+        for each in own
+        if each.kind in {each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY}
+    }
+    request = getattr(method, "request", None)
+    if request is not None:
+        required = [field for field, info in request.model_fields.items() if info.is_required()]
+        by_name |= {field: SAMPLES.get(f"{name}.{field}", SAMPLES[field]) for field in required}
+    answer = method.function(None, *(value for _, value in positional), **by_name)
+    if inspect.isgenerator(answer):
+        answer = next(answer)
+    return answer if isinstance(answer, Call) else answer.call, [*positional, *by_name.items()]
+
+
+def sent_by(call: Call[Any]) -> dict[str, Any]:
+    """Returns what a call sends beside its path, by the names of the client's parameters."""
+    body = call.body.model_dump(mode="json", exclude_unset=True) if isinstance(call.body, BaseModel) else call.body
+    filename, content = call.file or (None, None)
+    revision = None if call.if_match is None else call.if_match.strip('"')
+    return {"filename": filename, "content": content, "revision": revision, **call.query, **call.form, **(body or {})}
+
+
+DECLARED = list(declared_methods())
+METHODS = [described(*each) for each in DECLARED]
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +225,24 @@ def answers_of(route: dict[str, Any]) -> set[str | None]:
 @pytest.mark.parametrize("method", METHODS, ids=[each.name for each in METHODS])
 def test_a_method_calls_a_route_as_the_document_describes_it(method: Described, document: dict[str, Any]) -> None:
     assert differences(method, document) == []
+
+
+@pytest.mark.parametrize(("name", "method"), DECLARED, ids=[each.name for each in METHODS])
+def test_a_method_hands_every_argument_on_under_its_name(name: str, method: Any) -> None:
+    call, given = with_all_arguments(name, method)
+    placed = [call.places[place] for place in PLACE.findall(call.template)]
+    assert placed == [value for _, value in given[: len(placed)]], "the path"
+    rest = dict(given[len(placed) :])
+    if (request := rest.pop("arguments", None)) is not None:
+        rest |= request.model_dump(exclude_unset=True)
+    sent = sent_by(call)
+    assert {each: sent.get(each) for each in rest} == rest
+
+
+def test_only_methods_that_read_a_program_or_state_wait_for_minutes() -> None:
+    limits = {each.name: each.call.timeout_s for each in METHODS}
+    expected = {name: PLAN_TIMEOUT_S if name in READS_A_PROGRAM_OR_STATE else REQUEST_TIMEOUT_S for name in limits}
+    assert limits == expected
 
 
 def test_every_route_has_a_method(document: dict[str, Any]) -> None:
