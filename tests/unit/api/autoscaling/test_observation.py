@@ -15,6 +15,7 @@ from keyscale.api.autoscaling.observation import (
     moves_of,
     operators_of,
     rates_of,
+    sleep_of,
 )
 from keyscale.db.repositories.scaling import Load, PastDecision, ScaledJob
 from keyscale.vocabulary import (
@@ -119,6 +120,22 @@ def test_limits_come_from_settings_and_slots(
     settings: dict[str, Any], spec: dict[str, Any], slots: int | None, limits: Limits
 ) -> None:
     assert facts(job(settings=settings, spec=spec, slots=slots)).limits == limits
+
+
+@pytest.mark.parametrize(
+    ("input_ago_ms", "restored_ago_ms", "idle_ms"),
+    [((700, 500), 900, 500), ((700, 500), 300, 300), ((), 300, 300)],
+    ids=["input since the restore", "restored since the input", "no input yet"],
+)
+def test_a_job_is_idle_since_its_last_input_and_its_restore(
+    input_ago_ms: tuple[int, ...], restored_ago_ms: int, idle_ms: int
+) -> None:
+    batches = [{"at_ms": NOON_MS - ago, "input_records": 1} for ago in input_ago_ms]
+    empty = {"at_ms": NOON_MS - 1, "input_records": 0}
+    report = {"waits_for_input": True, "can_sleep": True, "recent_batches": [*batches, empty]}
+    asleep = sleep_of(60_000, job(metrics=report, restored_at_ms=NOON_MS - restored_ago_ms), NOON_MS)
+    assert asleep is not None
+    assert (asleep.after_ms, asleep.idle_ms, asleep.unwatched) == (60_000, idle_ms, ())
 
 
 def test_the_last_move_and_the_moves_of_an_hour_count_from_the_end_of_their_rescales() -> None:

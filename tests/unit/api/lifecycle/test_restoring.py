@@ -46,6 +46,16 @@ def test_without_state_nothing_is_restored() -> None:
     assert pending == Restore("c", RestoreMode.STATELESS)
 
 
+@pytest.mark.parametrize("pending_allows", [False, True])
+@pytest.mark.parametrize("change_allows", [False, True])
+def test_state_may_be_dropped_if_the_pending_restore_or_the_change_allows_it(
+    pending_allows: bool, change_allows: bool
+) -> None:
+    pending = Restore("w", RestoreMode.REWIND, EARLIER, allow_non_restored_state=pending_allows)
+    last = change(upgrade_mode=UpgradeMode.LAST_STATE, allow_non_restored_state=change_allows)
+    assert restore_of_change(last, pending).allow_non_restored_state is (pending_allows or change_allows)
+
+
 def test_a_change_from_the_last_state_keeps_a_rewind_that_no_attempt_has_fulfilled() -> None:
     pending = Restore("w", RestoreMode.REWIND, EARLIER)
     last = change(upgrade_mode=UpgradeMode.LAST_STATE, allow_non_restored_state=True)

@@ -20,10 +20,13 @@ class Host:
     """A queue of one start at once, the attempts of the database, and the launcher of the host `here`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.seconds, self.attempts = 0.0, dict[str, Attempt]()
-        monkeypatch.setattr(attempts, "list_unstarted", lambda *_: [(one, 0) for one in self.attempts.values()])
+        self.seconds, self.attempts, self.jobs_created_at_ms = 0.0, dict[str, Attempt](), dict[str, int]()
+        monkeypatch.setattr(attempts, "list_unstarted", lambda *_: self.unstarted())
         clock = lambda: self.seconds  # noqa: E731
         self.queue = StartQueue(cast("Any", self), 1, Stopwatch(clock), Timeouts(), clock)
+
+    def unstarted(self) -> list[tuple[Attempt, int]]:
+        return [(each, self.jobs_created_at_ms.get(job_id, 0)) for job_id, each in self.attempts.items()]
 
     def inspect(self, attempt: Attempt) -> Seen:
         if attempt.launched_on is None:
@@ -100,6 +103,13 @@ def test_a_start_that_nothing_asks_for_loses_its_place_until_it_is_asked_for_aga
     host.seconds += PATIENCE_S
     places += [host.ask("younger").place, host.ask("older").place, host.ask("younger").place]
     assert places == [1, 0, 0, 1]
+
+
+def test_starts_go_by_their_own_time_and_those_of_one_minute_by_the_age_of_their_jobs(host: Host) -> None:
+    for job_id, asked_minute, created_minute in (("last", 9, 1), ("first", 7, 3), ("second", 7, 5)):
+        host.add(job_id, created_at_ms=60_000 * asked_minute)
+        host.jobs_created_at_ms[job_id] = 60_000 * created_minute
+    assert {job_id: host.ask(job_id).place for job_id in host.attempts} == {"first": 0, "second": 1, "last": 2}
 
 
 def test_a_wait_is_announced_once(host: Host) -> None:

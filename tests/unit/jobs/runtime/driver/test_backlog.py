@@ -175,6 +175,20 @@ def test_the_number_of_a_source_that_does_not_answer_has_the_age_of_the_last_ans
     assert age_ms() == 0
 
 
+def test_the_number_of_a_slow_source_is_as_old_as_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, source = Clock(), Log(a=100)
+    latest = source.latest
+
+    def slowly(positions: Mapping[str, Position], limit: int | None) -> Mapping[str, Position]:
+        clock.now += LAG_AGE_S_MIN
+        return latest(positions, limit)
+
+    monkeypatch.setattr(source, "latest", slowly)
+    status = DriverStatus(clock)
+    Backlog([source], Reached({"offsets/0": offsets({"a": (0, 40)})}, 0), status, clock).poll()
+    assert status.heartbeat().metrics.lag_age_ms == 1000 * LAG_AGE_S_MIN
+
+
 def test_a_source_that_leaves_out_its_splits_has_nothing_that_waits(status: DriverStatus) -> None:
     source = Log(a=100)
     source.latest = lambda positions, limit: {}  # type: ignore[method-assign]  # noqa: ARG005
