@@ -131,6 +131,13 @@ def test_no_offset_and_no_limit_show_a_piece_of_a_secret(offset: int, length: in
         assert not set(part.text) & set("0123456789-é\ufffd"), part.text
 
 
+@pytest.mark.parametrize("character", ["é", "一", "𠀀"], ids=["two bytes", "three bytes", "four bytes"])
+def test_a_long_password_of_wide_characters_is_masked_in_every_part(character: str) -> None:
+    content = f"password={character * 8000} last".encode()
+    log = log_of(content)
+    assert [log.part(len(content) * ninth // 9, 100).text for ninth in range(1, 9)] == [""] * 8
+
+
 def test_a_part_of_the_cut_line_of_a_long_secret_is_masked() -> None:
     secret = "".join(f"-{number}" for number in range(10_000))
     content = f"key {secret} end".encode()
