@@ -5,8 +5,7 @@ Spark gives a task to the first idle worker. Two workers would swap their subtas
 closed and opened again, with cold caches, and RocksDB's running compactions start again. So a worker looks up the
 partition of a task before it reads the task. If another worker keeps that partition's state and is idle, the two
 workers exchange their connections to Spark. If the other worker is busy, the task runs where it is, and the state is
-opened there; but while the other worker prepares the partition's next attempt, the task waits for it for up to two
-seconds, as to close and open a large store takes longer.
+opened there.
 
 Two processes exchange over a socket that idle workers listen at. The process that wants to exchange connects; the idle
 process sends its connection and its variables, receives the connection and variables of the connecting process, and
@@ -54,8 +53,6 @@ PARTITIONS_MAX = 1 << 15
 """The maximum number of key groups. Tasks of further partitions stay where Spark puts them."""
 
 _WAIT_SECONDS = 1.0  # an idle worker answers at once, unless it is suspended
-_PREPARED_WITHIN_SECONDS = 2.0
-_POLL_SECONDS = 0.01
 _WAITING_MAX = 64
 _INT_BYTES = 4
 _TASK_START = struct.Struct("!iii")  # Spark's first bytes: the kind of the message, its length, the partition
@@ -104,8 +101,7 @@ class SocketExchange:
 
     def __init__(self) -> None:
         self._name = uuid.uuid4().hex
-        # Per partition: its process; 0: none; negative: the process prepares the partition's next attempt.
-        self._homes = memoryview(mmap.mmap(-1, PARTITIONS_MAX * _INT_BYTES)).cast("i")
+        self._homes = memoryview(mmap.mmap(-1, PARTITIONS_MAX * _INT_BYTES)).cast("i")  # per partition, 0: none
         self._listener: socket.socket | None = None
         self._waiting: list[socket.socket] = []
 
@@ -113,30 +109,6 @@ class SocketExchange:
         """Makes this process the home of the partition's tasks."""
         if partition < PARTITIONS_MAX:
             self._homes[partition] = os.getpid()
-
-    @contextmanager
-    def preparing(self, partition: int) -> Iterator[bool]:
-        """Prepares a partition's next attempt in its home.
-
-        Tasks of the partition wait meanwhile. A partition without a home gets this process, unless another partition
-        has it: two partitions in one process would take turns.
-
-        Yields:
-            Whether this process is the partition's home.
-        """
-        process = os.getpid()
-        if partition >= PARTITIONS_MAX:
-            yield True
-            return
-        home = abs(self._homes[partition])
-        if home != process and (_is_alive(home) if home else process in map(abs, self._homes.tolist())):
-            yield False
-            return
-        self._homes[partition] = -process
-        try:
-            yield True
-        finally:
-            self._homes[partition] = process
 
     def open(self) -> None:
         """Declares this process idle.
@@ -160,14 +132,10 @@ class SocketExchange:
             connection: This worker's connection to Spark, between two tasks. Nothing is read from it.
         """
         self.open()
-        until = time.monotonic() + _PREPARED_WITHIN_SECONDS
         try:
-            while (home := self._home(partition := self._next_partition(connection))) is not None:
-                if self._exchange(connection, home):
-                    continue
-                if self._homes[partition] >= 0 or time.monotonic() > until:
+            while (home := self._home(self._next_partition(connection))) is not None:
+                if not self._exchange(connection, home):
                     return
-                time.sleep(_POLL_SECONDS)
         finally:
             self._close()
 
@@ -191,7 +159,7 @@ class SocketExchange:
 
     def _home(self, partition: int) -> int | None:
         """Returns the other process that is the partition's home, if any."""
-        home = abs(self._homes[partition]) if 0 <= partition < PARTITIONS_MAX else 0
+        home = self._homes[partition] if 0 <= partition < PARTITIONS_MAX else 0
         return None if home in {0, os.getpid()} else home
 
     def _exchange(self, connection: socket.socket, home: int) -> bool:
@@ -322,16 +290,6 @@ def _is_taken(line: socket.socket) -> bool:
     poller.poll(_WAIT_SECONDS * 1000)
     line.shutdown(socket.SHUT_RD)  # earlier bytes can still be received; sending fails from now on
     return line.recv(1) == _TAKEN
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _is_own_user(line: socket.socket) -> bool:

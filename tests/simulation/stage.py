@@ -56,10 +56,6 @@ class _NoExchange:
     def claim(self, _subtask: int) -> None:
         return
 
-    @contextmanager
-    def preparing(self, _subtask: int) -> Iterator[bool]:
-        yield True
-
 
 @contextmanager
 def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object]] | None = None) -> Iterator[None]:

@@ -19,7 +19,7 @@ from msgspec import UnsetType
 
 from keyscale.clock import now_ms
 from keyscale.failpoints import failpoint
-from keyscale.identifiers import Attempt, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from keyscale.identifiers import Attempt, CheckpointId, JobId, OperatorUid
 from keyscale.state.doors.commits import OperatorDeclaration, RetentionPolicy
 from keyscale.state.doors.objects import ObjectCorruptError, ObjectNotFoundError
 from keyscale.state.doors.paths import Layout
@@ -38,6 +38,7 @@ from ...spark_internals.hadoop_files import missing_files
 from ...spark_internals.idle_queries import IdleQueries
 from ...spark_internals.jvm_heap import jvm_heap_bytes
 from ...spark_internals.task_slots import parallelism_of_slots, split_sources_for
+from ...spark_internals.worker_pools import POOLS, use_pool
 from ..batch.committed_state import CommittedState
 from ..batch.job_sources import JobSources
 from ..batch.processing_clock import ProcessingClock, beginning_ms
@@ -47,14 +48,7 @@ from ..batch.shipped_logic import ShippedLogic
 from ..batch.source_order import SourceInputs, order_of, recorded_order
 from ..control.reporter import Following
 from ..errors import SparkLostError
-from ..executor.subtask_jobs import (
-    PrepareSubtasks,
-    RestoredSubtask,
-    RestoreSubtasks,
-    SubtaskPlaces,
-    check_restored,
-    run_per_subtask,
-)
+from ..executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored, run_per_subtask
 from ..retries import Retries
 from .attempt import attempt_ranges, fall_back, open_attempt, open_next_attempt, reopen_attempt
 from .backlog import Backlog, Reached
@@ -75,7 +69,7 @@ from .timer_loop import TimerLoop
 
 if TYPE_CHECKING:
     import queue
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -99,8 +93,6 @@ _QUERY_POLL_SECONDS = 1.0
 _ROUNDS_OF_TIMERS = 10
 _FIRST_COMMIT_POLL_SECONDS = 0.2
 _CLOSE_SECONDS = 30.0
-_PREPARE_TRIES = 10
-_HOME_WAIT_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +148,6 @@ class Preparation:
         sources: The job's sources.
         runner: Runs the batches.
         frame: The frame of the query.
-        restored: The subtasks with a store, perhaps an older one, by index.
     """
 
     placement: PlacementDataset
@@ -164,7 +155,6 @@ class Preparation:
     sources: JobSources
     runner: BatchRunner
     frame: DataFrame
-    restored: dict[SubtaskIndex, list[RestoredSubtask]] = field(default_factory=dict)
 
 
 class Execution:
@@ -188,6 +178,7 @@ class Execution:
         self._topology = topology
         self._after = after
         self._number: int = 0 if after is None else after._number + 1
+        self._pool = self._number % POOLS  # prepared beside the workers of the attempt before
         self._opened: OpenAttempt | None = None
         self._prepared: Preparation | None = None
         self._taken_over: CommittedState | None = None
@@ -264,7 +255,7 @@ class Execution:
         prepared = self._preparation(committed)
         ahead = committed.divided(self._places.specs, committed.log_position)
         if not ahead.is_empty:
-            self._prepare_stores(prepared, ahead)
+            self._restore_stores(prepared.placement, prepared.shipped, ahead)
 
     def rehearse(self) -> None:
         """Rehearses Spark's part of a batch."""
@@ -357,6 +348,7 @@ class Execution:
             KeyscaleError: The attempt could not begin.
         """
         prepared = self._prepared
+        use_pool(self._context.spark.sparkContext, self._pool)
         shipped = (
             ShippedLogic(self._context.spark.sparkContext, self._topology) if prepared is None else prepared.shipped
         )
@@ -583,28 +575,9 @@ class Execution:
 
     def _restore_stores(self, placement: PlacementDataset, shipped: ShippedLogic, committed: CommittedState) -> None:
         task = RestoreSubtasks(self._places, shipped.starts(committed))
-        results = run_per_subtask(self._context.spark, placement, "restore", task)
-        self._check_restored(map(pickle.loads, results.values()))  # from our own tasks
-
-    def _prepare_stores(self, prepared: Preparation, committed: CommittedState) -> None:
-        restore = RestoreSubtasks(self._places, prepared.shipped.starts(committed))
-        missing = {SubtaskIndex(index) for index in range(self._info.parallelism)}
-        for tries_left in reversed(range(_PREPARE_TRIES)):
-            # An older store stays where it is: the first batch brings it forward.
-            anywhere = frozenset(() if tries_left else missing - prepared.restored.keys())
-            task = PrepareSubtasks(restore, anywhere)
-            for subtask, found in run_per_subtask(self._context.spark, prepared.placement, "prepare", task).items():
-                if (parts := pickle.loads(found)) is not None:  # noqa: S301 - from our own tasks
-                    prepared.restored[subtask] = parts
-                    missing.discard(subtask)
-            if not missing:
-                break
-            time.sleep(_HOME_WAIT_SECONDS)  # the worker of a missing subtask runs a batch
-        self._check_restored(prepared.restored.values())
-
-    def _check_restored(self, restored: Iterable[list[RestoredSubtask]]) -> None:
-        whole = KeyGroupRange(0, self._info.max_parallelism - 1)
-        check_restored(chain.from_iterable(restored), self._places.specs, whole)
+        results = run_per_subtask(self._context.spark, placement, "restore", task, pool=self._pool)
+        restored = chain.from_iterable(map(pickle.loads, results.values()))  # from our own tasks
+        check_restored(restored, self._places.specs, KeyGroupRange(0, self._info.max_parallelism - 1))
 
     def _coordinator(
         self,

@@ -22,9 +22,10 @@ from keyscale.state.doors.subtasks import LocalSnapshotLostError, check_cover, s
 
 from ...errors import IncompleteReportsError
 from ...operators.failures import CarriedFailure, TaskOrigin, typed_failure
+from ...spark_internals.worker_pools import in_pool
 from ...spark_internals.worker_processes import parent_of_workers
 from .background_work import BackgroundWork
-from .worker import object_store, open_stores, open_stores_ahead, open_stores_for
+from .worker import object_store, open_stores_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,14 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
     from keyscale.identifiers import CheckpointId, OperatorUid, SubtaskIndex
-    from keyscale.state.doors.subtasks import (
-        KeyGroupSizes,
-        LocalSnapshot,
-        OpenStoreCache,
-        SnapshotHandle,
-        SubtaskSpec,
-        SubtaskStore,
-    )
+    from keyscale.state.doors.subtasks import KeyGroupSizes, LocalSnapshot, SnapshotHandle, SubtaskSpec, SubtaskStore
     from keyscale.state.doors.values import KeyGroupRange
 
     from ...spark_internals.affinity import PlacementDataset
@@ -59,16 +53,16 @@ class SubtaskPlaces:
     local_root: str
 
     def held(
-        self, uid: OperatorUid, subtask: SubtaskIndex, starts: ShippedStarts, stores: OpenStoreCache
+        self, uid: OperatorUid, subtask: SubtaskIndex, starts: ShippedStarts
     ) -> AbstractContextManager[SubtaskStore]:
         """Opens a subtask's state at a version.
 
-        The open stores keep it for the next batch, which sets the clock.
+        This worker keeps it open for the next batch, which sets the clock.
         """
         store, clock = object_store(self.store_url), BatchClock()
         spec, version = self.specs[uid][subtask], starts.versions[subtask]
         plan = starts.plan(subtask, store, spec.layout)
-        return stores.held(spec, version, plan, Path(self.local_root), store, clock=clock)
+        return open_stores_for(subtask).held(spec, version, plan, Path(self.local_root), store, clock=clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,37 +117,11 @@ class RestoreSubtasks:
     starts: Mapping[OperatorUid, ShippedStarts]
 
     def __call__(self, subtask: SubtaskIndex) -> bytes:
-        return pickle.dumps(self.restored(subtask, open_stores_for(subtask)))
-
-    def restored(self, subtask: SubtaskIndex, stores: OpenStoreCache) -> list[RestoredSubtask]:
-        """Restores a subtask's state into open stores."""
         restored = []
         for uid, specs in self.places.specs.items():
-            with self.places.held(uid, subtask, self.starts[uid], stores):
+            with self.places.held(uid, subtask, self.starts[uid]):
                 restored.append(RestoredSubtask(uid, specs[subtask].key_group_range))
-        return restored
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareSubtasks:
-    """Restores a subtask's state while the attempt before runs its batches.
-
-    The result is a pickled None where the subtask's batches will not run: its store would have to be closed and opened
-    again there.
-
-    Attributes:
-        restore: The state to restore.
-        anywhere: The subtasks that any worker restores.
-    """
-
-    restore: RestoreSubtasks
-    anywhere: frozenset[SubtaskIndex] = frozenset()
-
-    def __call__(self, subtask: SubtaskIndex) -> bytes:
-        if subtask in self.anywhere:
-            return pickle.dumps(self.restore.restored(subtask, open_stores()))
-        with open_stores_ahead(subtask) as stores:
-            return pickle.dumps(None if stores is None else self.restore.restored(subtask, stores))
+        return pickle.dumps(restored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +147,7 @@ class SnapshotSubtasks:
         linked = []
         for uid in self.places.specs:
             started_at_ms, began = now_ms(), time.perf_counter()
-            with self.places.held(uid, subtask, self.starts[uid], open_stores_for(subtask)) as state:
+            with self.places.held(uid, subtask, self.starts[uid]) as state:
                 snapshot = state.snapshot(self.checkpoint_id, clock=self.clocks[uid])
                 sync_ms = _elapsed_ms(began)
                 sizes = state.key_group_sizes()
@@ -268,7 +236,12 @@ class UploadSnapshots:
 
 
 def run_per_subtask(
-    spark: SparkSession, placement: PlacementDataset, label: str, function: Callable[[SubtaskIndex], bytes]
+    spark: SparkSession,
+    placement: PlacementDataset,
+    label: str,
+    function: Callable[[SubtaskIndex], bytes],
+    *,
+    pool: int | None = None,
 ) -> dict[SubtaskIndex, bytes]:
     """Runs a function once per subtask, beside the subtask's state.
 
@@ -285,6 +258,7 @@ def run_per_subtask(
         function: Pickled by value into each task, so it should be small; gets the subtask's index. Spark may try a
             task again after a failure, so it must be safe to run twice. Its results should be small, as the driver
             collects them.
+        pool: The pool of Python workers; None: the pool of the batches.
 
     Returns:
         The result of each subtask's successful try.
@@ -295,7 +269,8 @@ def run_per_subtask(
     """
     spark.sparkContext.setJobDescription(label)
     try:
-        found = placement.subtasks.mapPartitions(_task_of(function)).collect()
+        results_of = placement.subtasks.mapPartitions(_task_of(function))
+        found = (results_of if pool is None else in_pool(results_of, pool)).collect()
     except Exception as failure:
         raise typed_failure(failure) from failure
     finally:

@@ -6,7 +6,6 @@ They are open stores, clients and users' objects, all created after the fork.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,6 @@ from keyscale.state.doors.subtasks import IDLE_SECONDS_MAX, OpenStoreCache
 from ...spark_internals.socket_exchange import socket_exchange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from keyscale.identifiers import OperatorUid, SubtaskIndex
     from keyscale.state.doors.objects import ObjectStore
 
@@ -36,16 +33,6 @@ def open_stores_for(subtask: SubtaskIndex) -> OpenStoreCache:
     """
     socket_exchange().claim(subtask)
     return open_stores()
-
-
-@contextmanager
-def open_stores_ahead(subtask: SubtaskIndex) -> Iterator[OpenStoreCache | None]:
-    """Yields the open stores for a subtask of the next attempt.
-
-    Yields None where the subtask's later tasks will not run.
-    """
-    with socket_exchange().preparing(subtask) as is_home:
-        yield open_stores() if is_home else None
 
 
 def object_store(url: str) -> ObjectStore:

@@ -8,7 +8,6 @@ import resource
 import signal
 import socket
 import struct
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 _TASK = struct.Struct("!iiii")  # the start of a task as Spark sends it, and the value that the task shall return
 _DONE = struct.Struct("!ii")  # the process that ran it, and the value
 _TIMEOUT_SECONDS = 30
-_PREPARE = -50  # a task of this number prepares its partition until it is told to end
 _USE_UP = -100  # a task of this number leaves its process no descriptors; of a lower one, as many as it is lower
 
 
@@ -52,15 +50,14 @@ def work(board: SocketExchange, connection: socket.socket) -> None:
         if not start:
             return
         _, _, partition, number = _TASK.unpack(start)
-        if partition >= 0 and number != _PREPARE:
+        if partition >= 0:
             board.claim(partition)
         if number <= _USE_UP:
             board.open()
             use_up_descriptors(but=_USE_UP - number)
         elif number < 0:
-            with board.preparing(partition) if number == _PREPARE else nullcontext():
-                connection.sendall(b"!")
-                connection.recv(1)
+            connection.sendall(b"!")
+            connection.recv(1)
         board.open()
         connection.sendall(_DONE.pack(os.getpid(), number))
 
@@ -320,45 +317,6 @@ def is_answered(connection: socket.socket, number: int) -> bool:
         return False
     assert not answer or _DONE.unpack(answer)[1] == number
     return bool(answer)
-
-
-def test_a_partition_is_prepared_in_its_home_or_in_a_process_without_a_partition(daemon: Daemon) -> None:
-    homes = daemon.settle([0])
-    with daemon.board.preparing(0) as elsewhere, daemon.board.preparing(PARTITIONS_MAX) as beyond:
-        assert (elsewhere, beyond) == (False, True)
-    with daemon.board.preparing(1) as is_home:
-        assert is_home
-        assert daemon.board._homes[1] == -os.getpid()
-    with daemon.board.preparing(1) as again, daemon.board.preparing(2) as second:
-        assert (again, second) == (True, False)
-    assert [daemon.board._homes[partition] for partition in (0, 1, 2)] == [homes[0], os.getpid(), 0]
-    daemon.kill(0)
-    daemon.board._homes[1] = 0
-    with daemon.board.preparing(0) as is_home:
-        assert is_home, "the home has ended"
-
-
-def test_a_task_waits_for_the_home_that_prepares_its_partition(daemon: Daemon) -> None:
-    homes = daemon.settle([0, 1])
-    start(daemon.connections[0], 0, _PREPARE)
-    assert daemon.connections[0].recv(1) == b"!"
-    start(daemon.connections[1], 0, 7)  # another worker gets a task of the partition meanwhile
-    daemon.connections[0].sendall(b"!")
-    assert done(daemon.connections[0])[0] == homes[0]
-    assert done(daemon.connections[1]) == (homes[0], 7)
-
-
-def test_a_task_does_not_wait_long_for_a_home_that_prepares_its_partition(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(socket_exchange, "_PREPARED_WITHIN_SECONDS", 0.05)
-    homes = daemon.settle([0, 1])
-    start(daemon.connections[0], 0, _PREPARE)
-    assert daemon.connections[0].recv(1) == b"!"
-    start(daemon.connections[1], 0, 7)
-    assert done(daemon.connections[1]) == (homes[1], 7)
-    daemon.connections[0].sendall(b"!")
-    assert done(daemon.connections[0])[0] == homes[0]
 
 
 @pytest.mark.parametrize(("sent", "expected"), [((b"ab", b"cd"), b"abcd"), ((b"ab",), b""), ((), b"")])

@@ -23,7 +23,6 @@ from keyscale.jobs.runtime.executor.subtask_jobs import (
     UploadSnapshots,
 )
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
-from keyscale.jobs.runtime.executor.worker import open_stores
 from keyscale.state.consolidation.policy import ConsolidationPolicy
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.keyed.batch_clock import BatchClock, TimeDomain
@@ -143,8 +142,7 @@ def test_after_the_upload_a_process_merges_shards_and_the_next_task_uses_the_res
     uploaded(job, JobTime(), None)
     wait_until((begun / "READY").exists, what="the merge in a process of its own")
     places = SubtaskPlaces({UID: [job.spec(0)]}, job.store.url, str(job.local_root))
-    starts = shipped(UID, [SubtaskStart(job.version(0), job.plans[0])])
-    with places.held(UID, SubtaskIndex(0), starts, open_stores()) as store:
+    with places.held(UID, SubtaskIndex(0), shipped(UID, [SubtaskStart(job.version(0), job.plans[0])])) as store:
         assert store.shard_count == 1
         assert entries(store) == job.reference
 
