@@ -110,6 +110,11 @@ class SocketExchange:
         if partition < PARTITIONS_MAX:
             self._homes[partition] = os.getpid()
 
+    def claim_free(self, partition: int) -> None:
+        """Makes this process the home of a partition without a home."""
+        if partition < PARTITIONS_MAX and not self._homes[partition]:
+            self.claim(partition)
+
     def open(self) -> None:
         """Declares this process idle.
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from keyscale.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
 
-LOCK_WAIT_SECONDS = 5.0
+LOCK_WAIT_SECONDS = 2.0  # closing a large store can wait longer for a merge than a rebuild takes
 _LOCK_POLL_SECONDS = 0.001
 _LOCK_NAME = "lock"
 _CLEAN_NAME = "CLEAN"

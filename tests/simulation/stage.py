@@ -56,6 +56,9 @@ class _NoExchange:
     def claim(self, _subtask: int) -> None:
         return
 
+    def claim_free(self, _subtask: int) -> None:
+        return
+
 
 @contextmanager
 def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object]] | None = None) -> Iterator[None]:

@@ -38,7 +38,6 @@ from ...spark_internals.hadoop_files import missing_files
 from ...spark_internals.idle_queries import IdleQueries
 from ...spark_internals.jvm_heap import jvm_heap_bytes
 from ...spark_internals.task_slots import parallelism_of_slots, split_sources_for
-from ...spark_internals.worker_pools import POOLS, use_pool
 from ..batch.committed_state import CommittedState
 from ..batch.job_sources import JobSources
 from ..batch.processing_clock import ProcessingClock, beginning_ms
@@ -178,7 +177,6 @@ class Execution:
         self._topology = topology
         self._after = after
         self._number: int = 0 if after is None else after._number + 1
-        self._pool = self._number % POOLS  # prepared beside the workers of the attempt before
         self._opened: OpenAttempt | None = None
         self._prepared: Preparation | None = None
         self._taken_over: CommittedState | None = None
@@ -255,7 +253,7 @@ class Execution:
         prepared = self._preparation(committed)
         ahead = committed.divided(self._places.specs, committed.log_position)
         if not ahead.is_empty:
-            self._restore_stores(prepared.placement, prepared.shipped, ahead)
+            self._restore_stores(prepared.placement, prepared.shipped, ahead, is_ahead=True)
 
     def rehearse(self) -> None:
         """Rehearses Spark's part of a batch."""
@@ -348,7 +346,6 @@ class Execution:
             KeyscaleError: The attempt could not begin.
         """
         prepared = self._prepared
-        use_pool(self._context.spark.sparkContext, self._pool)
         shipped = (
             ShippedLogic(self._context.spark.sparkContext, self._topology) if prepared is None else prepared.shipped
         )
@@ -573,9 +570,16 @@ class Execution:
         logger.info("all state is restored")
         failpoint("run.restored")
 
-    def _restore_stores(self, placement: PlacementDataset, shipped: ShippedLogic, committed: CommittedState) -> None:
-        task = RestoreSubtasks(self._places, shipped.starts(committed))
-        results = run_per_subtask(self._context.spark, placement, "restore", task, pool=self._pool)
+    def _restore_stores(
+        self,
+        placement: PlacementDataset,
+        shipped: ShippedLogic,
+        committed: CommittedState,
+        *,
+        is_ahead: bool = False,
+    ) -> None:
+        task = RestoreSubtasks(self._places, shipped.starts(committed), is_ahead)
+        results = run_per_subtask(self._context.spark, placement, "prepare" if is_ahead else "restore", task)
         restored = chain.from_iterable(map(pickle.loads, results.values()))  # from our own tasks
         check_restored(restored, self._places.specs, KeyGroupRange(0, self._info.max_parallelism - 1))
 

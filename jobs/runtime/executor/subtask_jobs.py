@@ -22,10 +22,9 @@ from keyscale.state.doors.subtasks import LocalSnapshotLostError, check_cover, s
 
 from ...errors import IncompleteReportsError
 from ...operators.failures import CarriedFailure, TaskOrigin, typed_failure
-from ...spark_internals.worker_pools import in_pool
 from ...spark_internals.worker_processes import parent_of_workers
 from .background_work import BackgroundWork
-from .worker import object_store, open_stores_for
+from .worker import object_store, open_stores_ahead, open_stores_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,16 +52,18 @@ class SubtaskPlaces:
     local_root: str
 
     def held(
-        self, uid: OperatorUid, subtask: SubtaskIndex, starts: ShippedStarts
+        self, uid: OperatorUid, subtask: SubtaskIndex, starts: ShippedStarts, *, is_ahead: bool = False
     ) -> AbstractContextManager[SubtaskStore]:
         """Opens a subtask's state at a version.
 
-        This worker keeps it open for the next batch, which sets the clock.
+        This worker keeps it open for the next batch, which sets the clock. `is_ahead` says that the subtask's attempt
+        has not begun.
         """
         store, clock = object_store(self.store_url), BatchClock()
         spec, version = self.specs[uid][subtask], starts.versions[subtask]
         plan = starts.plan(subtask, store, spec.layout)
-        return open_stores_for(subtask).held(spec, version, plan, Path(self.local_root), store, clock=clock)
+        warm = (open_stores_ahead if is_ahead else open_stores_for)(subtask)
+        return warm.held(spec, version, plan, Path(self.local_root), store, clock=clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +112,17 @@ class RestoreSubtasks:
     Attributes:
         places: The subtasks and their state.
         starts: Their versions.
+        is_ahead: Whether the attempt before still runs its batches.
     """
 
     places: SubtaskPlaces
     starts: Mapping[OperatorUid, ShippedStarts]
+    is_ahead: bool = False
 
     def __call__(self, subtask: SubtaskIndex) -> bytes:
         restored = []
         for uid, specs in self.places.specs.items():
-            with self.places.held(uid, subtask, self.starts[uid]):
+            with self.places.held(uid, subtask, self.starts[uid], is_ahead=self.is_ahead):
                 restored.append(RestoredSubtask(uid, specs[subtask].key_group_range))
         return pickle.dumps(restored)
 
@@ -236,12 +239,7 @@ class UploadSnapshots:
 
 
 def run_per_subtask(
-    spark: SparkSession,
-    placement: PlacementDataset,
-    label: str,
-    function: Callable[[SubtaskIndex], bytes],
-    *,
-    pool: int | None = None,
+    spark: SparkSession, placement: PlacementDataset, label: str, function: Callable[[SubtaskIndex], bytes]
 ) -> dict[SubtaskIndex, bytes]:
     """Runs a function once per subtask, beside the subtask's state.
 
@@ -258,7 +256,6 @@ def run_per_subtask(
         function: Pickled by value into each task, so it should be small; gets the subtask's index. Spark may try a
             task again after a failure, so it must be safe to run twice. Its results should be small, as the driver
             collects them.
-        pool: The pool of Python workers; None: the pool of the batches.
 
     Returns:
         The result of each subtask's successful try.
@@ -269,8 +266,7 @@ def run_per_subtask(
     """
     spark.sparkContext.setJobDescription(label)
     try:
-        results_of = placement.subtasks.mapPartitions(_task_of(function))
-        found = (results_of if pool is None else in_pool(results_of, pool)).collect()
+        found = placement.subtasks.mapPartitions(_task_of(function)).collect()
     except Exception as failure:
         raise typed_failure(failure) from failure
     finally:

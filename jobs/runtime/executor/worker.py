@@ -35,6 +35,15 @@ def open_stores_for(subtask: SubtaskIndex) -> OpenStoreCache:
     return open_stores()
 
 
+def open_stores_ahead(subtask: SubtaskIndex) -> OpenStoreCache:
+    """Returns the open stores for a subtask of the next attempt.
+
+    The home of the running attempt's subtask of the same index stays where it is.
+    """
+    socket_exchange().claim_free(subtask)
+    return open_stores()
+
+
 def object_store(url: str) -> ObjectStore:
     """Returns this process's client of an object store.
 

@@ -42,9 +42,6 @@ class RehearsedContext:
 
     master = "rehearsed"
 
-    def __init__(self) -> None:
-        self.environment: dict[str, str] = {}
-
     def accumulator(self, value: list[Any], _: object) -> RehearsedAccumulator:
         return RehearsedAccumulator(value)
 
@@ -119,7 +116,7 @@ class RehearsedPlacement:
 
     def mapPartitions(self, function: Callable[[Iterator[tuple[int]]], Iterator[Any]]) -> Any:  # noqa: N802 - Spark's name
         results = list(function((subtask,) for subtask in range(self.parallelism)))
-        return SimpleNamespace(collect=lambda: results, ctx=RehearsedContext())
+        return SimpleNamespace(collect=lambda: results)
 
 
 class RehearsedQuery:

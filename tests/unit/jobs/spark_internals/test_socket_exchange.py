@@ -319,6 +319,13 @@ def is_answered(connection: socket.socket, number: int) -> bool:
     return bool(answer)
 
 
+def test_only_a_partition_without_a_home_is_claimed_ahead_of_its_attempt(daemon: Daemon) -> None:
+    homes = daemon.settle([0])
+    for partition in (0, 1, PARTITIONS_MAX):
+        daemon.board.claim_free(partition)
+    assert [daemon.board._homes[partition] for partition in (0, 1)] == [homes[0], os.getpid()]
+
+
 @pytest.mark.parametrize(("sent", "expected"), [((b"ab", b"cd"), b"abcd"), ((b"ab",), b""), ((), b"")])
 def test_a_message_is_whole_or_nothing(sent: tuple[bytes, ...], expected: bytes) -> None:
     ours, theirs = socket.socketpair()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import shutil
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -197,6 +198,20 @@ def test_a_new_attempt_abandons_the_stores_of_its_own_jobs_earlier_attempts(
     again = take(cache, job)
     assert again is not store
     again.close()
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_a_store_whose_files_were_removed_with_its_attempt_is_no_damage(
+    job: StateJob, caplog: pytest.LogCaptureFixture, *, is_idle: bool
+) -> None:
+    cache = OpenStoreCache()
+    store = run_batch(cache, job, {1: 10})
+    shutil.rmtree(store.local_directory)
+    if is_idle:
+        cache.close()
+    else:
+        store.abandon()
+    assert caplog.text == ""
 
 
 def test_a_store_that_failed_is_not_kept(job: StateJob, cache: OpenStoreCache) -> None:
