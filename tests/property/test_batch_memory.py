@@ -108,6 +108,7 @@ class Job:
             self.backend.set_current_key(timer.key_group, timer.key)
             fired.append((timer, self.value.value(), self.list.get()))
             self.value.update("fired" * 50)
+            self.backend.make_room()
             if timer.timestamp_ms == 0:
                 self.timers.register(1)
                 self.timers.delete(2)
