@@ -190,6 +190,7 @@ def test_an_operator_is_split_into_two(target: str, source: str) -> None:
 def test_a_job_goes_on_from_a_copy_of_its_savepoint_with_all_its_state(tmp_path: Path, parallelism: int) -> None:
     def operate(store: SubtaskStore) -> None:
         store.operator.list_state(ListStateDescriptor("split", pa.string())).add(f"s{store.spec.index}")
+        store.operator.union_list_state(ListStateDescriptor("whole", pa.string())).add(f"w{store.spec.index}")
 
     job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local", operate=operate)
     job.start(3)
@@ -201,14 +202,16 @@ def test_a_job_goes_on_from_a_copy_of_its_savepoint_with_all_its_state(tmp_path:
     back = transform(there, f"{job.store.url}/job/savepoints/back", {"count": counts})
     job.run_batch(random_batch(2))
     with StateReader.open(taken) as before, StateReader.open(back) as after:
-        names = [table.name for table in before.tables() if table.kind == "split"]
         rows = [
-            sorted(reader.table("count", "split").reader().read_all()["value"].to_pylist())
+            {
+                name: sorted(reader.table("count", name).reader().read_all()["value"].to_pylist())
+                for name in ("split", "whole")
+            }
             for reader in (before, after)
         ]
         counted = after.table("count", "count").reader().read_all().to_pylist()
-    assert names == ["split"]
-    assert rows[0] == rows[1]
+    assert rows[0] == {"split": ["s0", "s1", "s2"], "whole": ["w0", "w1", "w2"]}
+    assert rows[1] == rows[0]
     manifest = read_manifest(job.store, "job/savepoints/back/manifest.json")
     assert (manifest.batch_id, manifest.log_position) == (0, 0)
     job.start(parallelism, manifest.path, rewinds=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from keyscale.identifiers import BatchId
@@ -16,10 +17,11 @@ from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.engine.key_group_sizes import FileFacts
 from keyscale.state.engine.rocksdb import RocksDbEngine
 from keyscale.state.engine.sharded import ShardedEngine
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.subtask.open_store_cache import OpenStoreCache
-from tests.support.state.state_job import ALWAYS, StateJob, add
+from tests.support.state.state_job import ALWAYS, COUNT, StateJob, add
 from tests.support.state.two_shards import leftovers, sst_files, two_shards
 
 if TYPE_CHECKING:
@@ -185,6 +187,16 @@ def test_changelogs_of_lost_tries_do_not_count_as_batches_to_catch_up_with(job: 
     job.run_batch({7: 1})
     assert job.shards() == [1]
     assert job.dump() == job.reference
+
+
+def test_a_state_that_is_declared_beside_a_merge_is_known_after_the_take_over(job: StateJob) -> None:
+    job.checkpoint()
+    job.descriptor = ValueStateDescriptor("declared", pa.int64())
+    job.run_batch({1: 1})
+    assert job.consolidate()
+    with job.open(0) as store:
+        assert store.shard_count == 1
+        assert [each.name for each in store.keyed.schema.states] == [COUNT.name, "declared"]
 
 
 def test_checkpoints_do_not_disturb_a_merge_beside_them(job: StateJob) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from keyscale.identifiers import BatchId, CheckpointId
 from keyscale.state.errors import StateError
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.local.subtask_directory import CleanMarker, SubtaskDirectory, boot_id
 from keyscale.state.objects.errors import ObjectCorruptError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
@@ -120,6 +122,21 @@ def test_only_a_changelog_that_changes_the_schema_holds_it(job: StateJob) -> Non
             assert handle is not None
             schemas.append(handle.schema is not None)
     assert schemas == [True, False]
+
+
+def test_a_state_of_an_unfinished_batch_is_in_the_next_changelogs_schema(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch({1: 1})
+    declared = ValueStateDescriptor("declared", pa.int64())
+    with job.open(0) as store:
+        add(store, {1: 1}, declared)
+    with job.open(0) as store:
+        assert store.source is StateSource.LOCAL
+        add(store, {1: 1}, declared)
+        handle = store.finish_batch(BatchId(1), "unique")
+    assert handle is not None
+    assert handle.schema is not None
+    assert [each.name for each in handle.schema.states] == [COUNT.name, "declared"]
 
 
 def test_a_store_whose_changelog_could_not_be_written_can_no_longer_be_used(tmp_path: Path) -> None:
