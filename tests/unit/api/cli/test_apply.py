@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +13,10 @@ from keyscale.api.cli.apply import _carry_out_all, _Manner
 from keyscale.client.declarations.job_plan import JobPlan, Step
 from keyscale.client.errors import OperationFailedError, WaitTimeoutError
 from keyscale.vocabulary import OperationStatus
+from tests.support.control_plane.command_line import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Client:
@@ -81,3 +86,18 @@ def test_a_job_that_fails_keeps_its_later_steps_back_and_no_other_job(failure: E
     client.failure = failure
     assert carry_out(client, plan(Step.STOP, Step.DELETE), plan(Step.CREATE, name="other")) == exit_code
     assert client.asked == [("stop", "flights"), ("wait", "stop flights", 9.0), ("create", "other")]
+
+
+@pytest.mark.parametrize(("options", "keeps_objects"), [((), True), (("--delete-objects",), False)])
+def test_a_prune_does_what_its_plan_shows(
+    options: tuple[str, ...], keeps_objects: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    client: Any = Client()
+    on = SimpleNamespace(desired="RUNNING", state="RUNNING")
+    jobs = [SimpleNamespace(name=f"of-{team}", labels={"team": team}, status=on) for team in ("a", "b")]
+    client.jobs.list, client.artifacts = (lambda: jobs), SimpleNamespace(list=list)
+    monkeypatch.setattr(command.Session, "control_plane", lambda _: nullcontext(client))
+    monkeypatch.setattr(command, "read_declarations", lambda _: [])
+    answer = run("apply", "-f", str(tmp_path), "--prune", "-l", "team=a", "--yes", "--timeout", "9", *options)
+    assert (answer.exit_code, answer.stdout) == (0, "of-a: stop, delete\n"), answer.stderr
+    assert client.asked == [("stop", "of-a"), ("wait", "stop of-a", 9.0), ("delete", "of-a", keeps_objects)]
