@@ -10,9 +10,9 @@ import pytest
 
 from keyscale.api.access.principal import Principal
 from keyscale.api.jobs import jobs
-from keyscale.db.models import Attempt, DeletedJob, Job
+from keyscale.db.models import Attempt, Checkpoint, DeletedJob, Job
 from keyscale.jobs.protocol.specification import JobSpec
-from keyscale.vocabulary import ClaimMode, JobStatus, Role
+from keyscale.vocabulary import CheckpointStatus, ClaimMode, JobStatus, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,7 @@ class World:
 
     def __init__(self) -> None:
         self.job = Job(id="job", name="flights", store_url="file:///store", status=JobStatus.STOPPED)
+        self.savepoint = Checkpoint(external_path="file:///of-a-change", status=CheckpointStatus.COMPLETED)
         self.steps: list[Any] = []
         session = SimpleNamespace(delete=lambda _: self.steps.append("row deleted"), flush=lambda: None, add=self._add)
         self.context: Any = SimpleNamespace(
@@ -59,7 +60,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         jobs.jobs: {"find": world.find},
         jobs.revisions: {"current": lambda *_: revision},
         jobs.attempts: {"unreaped": lambda *_: left, "restored_from": lambda *_: restored},
-        jobs.checkpoints: {"waiting_discarded": lambda *_: ["file:///discarded"], "of_changes": lambda *_: []},
+        jobs.checkpoints: {
+            "waiting_discarded": lambda *_: ["file:///discarded"],
+            "of_changes": lambda *_: [world.savepoint],
+        },
+        jobs.operations: {"reserve_id": lambda *_: None},
+        jobs.snapshot_needs: {"restoring_jobs": lambda *_: []},
         jobs.series: {"remove": lambda *_: None},
         jobs.exceptions: {"remove": lambda *_: None},
         jobs.events: {"record": lambda *_, **__: None},
@@ -75,9 +81,15 @@ def test_a_job_is_deleted_locked_and_the_runs_of_its_attempts_end_after_the_comm
     assert world.steps == [
         "flights locked",
         "row deleted",
-        ("job", ["file:///claimed"], ["file:///discarded"], False),
+        ("job", ["file:///claimed"], ["file:///discarded", "file:///of-a-change"], False),
         "committed",
         ("killed", "job", 1),
         ("killed", "job", 3),
         ("forgotten", "job"),
     ]
+
+
+def test_a_job_that_leaves_its_objects_leaves_the_savepoints_of_its_changes(world: World) -> None:
+    jobs.delete(world.context, ADMIN, "flights", keep_objects=True)
+    assert world.steps[2] == ("job", ["file:///claimed"], ["file:///discarded"], True)
+    assert world.savepoint.status is CheckpointStatus.COMPLETED
