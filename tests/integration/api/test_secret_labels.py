@@ -15,6 +15,7 @@ from keyscale.db.models import Revision
 from keyscale.vocabulary import Role
 from tests.integration.api.conftest import add_token
 from tests.support.control_plane.bodies import with_spec
+from tests.support.control_plane.snapshots import Snapshots
 
 if TYPE_CHECKING:
     import httpx
@@ -90,6 +91,14 @@ def test_a_job_keeps_the_secrets_that_it_has(client: httpx.Client, body: dict[st
         change = {"parallelism": 1 + int(version), "secrets": ["OF_A", "OF_B"], "parameters": {"x": version}}
         answer = client.patch("/v1/jobs/bills", json={"spec": change}, headers={**headers, "If-Match": version})
         assert answer.status_code == 200, answer.text
+
+
+def test_a_clone_has_the_secrets_of_its_original(client: httpx.Client, context: Context, body: dict[str, Any]) -> None:
+    original = client.post("/v1/jobs", json=with_spec(**body, secrets=["OF_A", "OF_B"])).json()
+    Snapshots(context.sessions, original["id"]).take(1, {})
+    answer = client.post("/v1/jobs/bills/clone", json={"name": "copy"}, headers=OF_A)
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["spec"]["secrets"] == ["OF_A", "OF_B"]
 
 
 def test_a_job_that_gets_all_secrets_keeps_its_program_until_they_are_named(
