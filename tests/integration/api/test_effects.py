@@ -28,6 +28,7 @@ from keyscale.vocabulary import (
     OperationKind,
     OperationStatus,
     RescaleMode,
+    RestoreMode,
     Role,
     UpgradeMode,
 )
@@ -305,6 +306,13 @@ def without_state_of_the_savepoint(world: World) -> None:
     world.rescale(upgrade_mode=UpgradeMode.LAST_STATE)
 
 
+def rewound(world: World) -> None:
+    """An attempt has carried out the pending restore."""
+    for job_id in JOBS:
+        world.session.get_one(Attempt, (job_id, 1)).restore_id = "rewind"
+    set_jobs(world, restore=Restore("rewind", RestoreMode.REWIND, "file:///back").dump())
+
+
 def rolled_back(world: World) -> None:
     taken_over(world)
     world.operation_of("rescale").failure = FAILURE
@@ -325,6 +333,7 @@ CASES: dict[str, tuple[Callable[[World], None], object]] = {
     "the place in the line": (idle, steps.AnnounceWait(2, 3)),
     "the processes are gone": (idle, steps.MarkReaped(1)),
     "the end of an attempt": (idle, steps.EndAttempt(1)),
+    "a job wakes for a savepoint": (without_standby, steps.WakeJob(1, 1)),
     "an attempt is replaced later": (
         idle,
         steps.ReplaceAttempt(1, FAILURE, 5, 7_200_000, FailureHistory(count=3, times_ms=[1, 2])),
@@ -374,6 +383,10 @@ CASES: dict[str, tuple[Callable[[World], None], object]] = {
     "cancel of a change": (
         rescaling,
         lambda at: requests.cancel_operation(at.session, at.operation_of("rescale"), ANN),
+    ),
+    "the latest snapshot after a rewind": (
+        rewound,
+        lambda at: JobTransaction(at.session, at.job).latest_completed(),
     ),
     "savepoint taken": (
         idle,
