@@ -15,6 +15,7 @@ DEPENDS_ON = {
     "ARTIFACT_NOT_RUNNABLE": "the bytes of a file",
     "CURSOR_INVALID": "an earlier answer of the same list",
     "JOB_LIMIT_EXCEEDED": "the administrator's limits for jobs",
+    "LIBRARY_INVALID": "the packages of the platform",
     "PARALLELISM_OUT_OF_RANGE": "the max parallelism of the job",
     "PROGRAM_UNLOADABLE": "the job's program",
     "RESTORE_SOURCE_INVALID": "the snapshots of jobs",
