@@ -69,6 +69,7 @@ class Auditor:
         emptied: Positions of each job's log whose entries were deleted.
         late_openings: Those of them at which a sleeper has opened its attempt since; such an opening stays as a fence.
         damaged: Paths of objects that a history has damaged: nothing is said of those that name them.
+        rescaled: Attempts of live rescales, which may divide key groups anew at any parallelism.
     """
 
     world: World
@@ -82,6 +83,7 @@ class Auditor:
     batches: dict[str, int] = field(default_factory=dict)
     emptied: dict[str, set[int]] = field(default_factory=dict)
     late_openings: dict[str, set[int]] = field(default_factory=dict)
+    rescaled: set[int] = field(default_factory=set)
     _named_by: dict[str, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -178,7 +180,12 @@ class Auditor:
             self.world.reach("an attempt divided key groups by size")
         if earlier and earlier[-1].parallelism != entry.parallelism:
             self.world.reach("an attempt opened at another parallelism")
-        elif earlier and not entry.rewinds and earlier[-1].key_group_ranges != entry.key_group_ranges:
+        elif (
+            earlier
+            and not entry.rewinds
+            and entry.attempt not in self.rescaled
+            and earlier[-1].key_group_ranges != entry.key_group_ranges
+        ):
             self.find(f"attempt {entry.attempt} has other key group ranges than the attempt before")
         self._note_restore(entry, is_first=not earlier)
 

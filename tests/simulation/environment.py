@@ -254,6 +254,7 @@ class Environment:
         self.commands += 1
         present = self.control.assignments[JOB, driver.attempt].spec.parallelism
         numbers, self.attempt = (self.attempt + 1, self.attempt + 2), self.attempt + 2
+        self.auditor.rescaled.update(numbers)
         following, back = (
             ReservedAttempt(token="", assignment=self.control.assign(JOB, number, wanted, restart=self._restart))
             for number, wanted in zip(numbers, (parallelism, present), strict=True)
