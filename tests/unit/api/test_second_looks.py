@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.api.access.in_flight import InFlight
 from keyscale.api.access.principal import Principal
 from keyscale.api.autoscaling import autoscaler
 from keyscale.api.autoscaling.decision import Decision
@@ -48,7 +49,12 @@ class World:
         self.is_changed = False
         self.stored: list[Any] = []
         self.context: Any = SimpleNamespace(
-            sessions=self, reads=self.begin, settings=SimpleNamespace(plan_timeout_ms=1), metrics=None, wakeup=None
+            sessions=self,
+            reads=self.begin,
+            state_reads=InFlight("read of state", "reads of state", 1, 1),
+            settings=SimpleNamespace(plan_timeout_ms=1),
+            metrics=None,
+            wakeup=None,
         )
         for module in (savepoint_release, snapshot_deletions, changed_keys, autoscaler):
             for repository, name, function in (
