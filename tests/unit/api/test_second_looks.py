@@ -106,11 +106,14 @@ def delete_snapshot(world: World) -> None:
 
 
 def change_keys(world: World) -> None:
-    """Another savepoint has taken the number since the state was read."""
-    numbers = iter((7, 8 if world.changes else 7))
+    """The job has had another attempt since the state was read."""
+    numbers = iter((3, 4 if world.changes else 3))
     world.patch.setattr(changed_keys, "require_job", world.find)
     world.patch.setattr(changed_keys.checkpoints, "find_savepoint", lambda *_: None)
-    world.patch.setattr(changed_keys.checkpoints, "next_id", lambda *_: next(numbers))
+    world.patch.setattr(changed_keys.checkpoints, "next_id", lambda *_: 7)
+    world.patch.setattr(changed_keys.checkpoints, "find", lambda *_: None)
+    world.patch.setattr(changed_keys.attempts, "next_number", lambda *_: next(numbers))
+    world.patch.setattr(changed_keys.events, "requested_state_changes", lambda *_: [])
     world.patch.setattr(changed_keys, "_source", lambda *_: world.snapshot.external_path)
     location = "file:///store/job/savepoints/mine/manifest.json"
     row = {"operator": "count", "state": "clicks", "key": {"user": 1}, "key_group": 0, "before": [], "after": []}
