@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.db.repositories import checkpoints
 from keyscale.state.doors.paths import split_location
 
 from ..control_plane.state_process import read_latest_key, read_state
 from ..errors import CheckpointNotFoundError
 from ..jobs.jobs import require_job
+from ..lifecycle.job_transaction import JobTransaction
 from .schemas import KeyHistoryAnswer, KeyStateAnswer
 
 if TYPE_CHECKING:
@@ -59,17 +59,23 @@ def show_key(
     }
     with context.reads() as session:
         job = require_job(session, reference)
-        if at == "checkpoint":
-            latest = checkpoints.latest_completed(session, job.id)
-            if latest is None or latest.external_path is None:
-                raise CheckpointNotFoundError("the job has no completed checkpoint")
-            asked["manifest_path"] = split_location(latest.external_path)[1]
-        elif at != "latest":
-            kind, _, number = at.partition("-")
-            asked["batch_id" if kind == "batch" else "at_ms"] = int(number)
         asked |= {"store_url": job.store_url, "job_id": job.id}
+    if at == "checkpoint":
+        asked["manifest_path"] = _latest_checkpoint(context, asked["job_id"])
+    elif at != "latest":
+        kind, _, number = at.partition("-")
+        asked["batch_id" if kind == "batch" else "at_ms"] = int(number)
     found = read_latest_key(context, user, asked) if at == "latest" else read_state(context, user, "key", asked)
     return KeyStateAnswer.model_validate(found)
+
+
+def _latest_checkpoint(context: Context, job_id: str) -> str:
+    """Returns the path of the latest manifest of the history that the job continues."""
+    with context.sessions.begin() as session:
+        latest = JobTransaction(session, require_job(session, job_id, lock=True)).latest_completed()
+        if latest is None or latest.external_path is None:
+            raise CheckpointNotFoundError("the job has no completed checkpoint, or none since it has gone back")
+        return split_location(latest.external_path)[1]
 
 
 def show_history(
