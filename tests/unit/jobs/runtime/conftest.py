@@ -7,6 +7,7 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +20,11 @@ def _own_interpreter_state() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _closed_stores() -> Iterator[None]:
-    """Closes the stores that a rehearsal leaves open in this process, before their files are deleted."""
+def _closed_stores(tmp_path: Path) -> Iterator[None]:  # noqa: ARG001 - set up before, and so deleted afterwards
+    """Closes the stores that a rehearsal leaves open in this process, before their files are deleted.
+
+    Without its files, a store takes a second to close.
+    """
     yield
     worker = sys.modules.get("keyscale.jobs.runtime.executor.worker")
     if worker is not None:
