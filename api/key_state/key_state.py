@@ -70,7 +70,10 @@ def show_key(
 
 
 def _latest_checkpoint(context: Context, job_id: str) -> str:
-    """Returns the path of the latest manifest of the history that the job continues."""
+    """Returns the manifest's path of the job's latest checkpoint.
+
+    A history that the job has given up does not count.
+    """
     with context.sessions.begin() as session:
         latest = JobTransaction(session, require_job(session, job_id, lock=True)).latest_completed()
         if latest is None or latest.external_path is None:

@@ -188,7 +188,7 @@ class ProgramLoading:
         root = self._settings.runs_directory / PLANS  # where the launcher looks for used libraries
         load, isolation = uuid.uuid4(), self._launcher.isolation
         directory = root / load.hex
-        # A random number: the user's files outside of the directory are seldom those of the next load.
+        # A random number, so that files which a load leaves in /tmp seldom belong to the user of the next load.
         own = UserHolder(load.hex, load.int, (directory,))
         try:
             user = isolation.user(holder or own)

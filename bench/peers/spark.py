@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
 from bench.peers.task import DedupTask, Progress, folder_bytes
 
@@ -21,6 +23,22 @@ if TYPE_CHECKING:
 DRIVER_MEMORY = "4g"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SCHEMA = "id string, ts_ms long, payload string"
+
+
+def read_rate(state: DataFrame, keys: int, started: float) -> float:
+    """Reads all rows of a frame; returns the keys per second.
+
+    The time counts from `started`, a value of `time.perf_counter`.
+
+    Raises:
+        ValueError: The frame has another number of rows.
+    """
+    rows = Observation()
+    state.observe(rows, F.count(F.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
+    seconds = time.perf_counter() - started
+    if rows.get["rows"] != keys:
+        raise ValueError(f"{rows.get['rows']:,} rows were read instead of {keys:,}")
+    return keys / seconds
 
 
 def session(work: str, cores: int, *, jars: str = "", master: str = "") -> SparkSession:

@@ -6,10 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Observation
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
-
-from bench.peers.spark import session
+from bench.peers.spark import read_rate, session
 from bench.store.state_io import write_savepoint
 from keyscale.state_io import spark_source
 
@@ -30,12 +27,8 @@ def run(*, work: str, keys: int, cores: int) -> Mapping[str, Any]:
     """
     location = write_savepoint(Path(work), keys, parallelism=cores)
     spark = session(work, cores)
-    rows = Observation()
     started = time.perf_counter()
     [state] = spark_source.read(spark, location).values()
-    state.observe(rows, F.count(F.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
-    seconds = time.perf_counter() - started
-    if rows.get["rows"] != keys:
-        raise ValueError(f"{rows.get['rows']:,} rows were read instead of {keys:,}")
+    rate = read_rate(state, keys, started)
     spark.stop()
-    return {"rate": keys / seconds}
+    return {"rate": rate}

@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Observation
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
-
-from bench.peers.spark import session
+from bench.peers.spark import read_rate, session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,12 +27,8 @@ def run(*, work: str, keys: int, cores: int) -> Mapping[str, Any]:
     counts = spark.readStream.schema("id bigint").parquet(f"{work}/input").groupBy("id").count()
     query = counts.writeStream.format("noop").outputMode("update").option("checkpointLocation", f"{work}/checkpoint")
     query.trigger(availableNow=True).start().awaitTermination()
-    rows = Observation()
     started = time.perf_counter()
     state = spark.read.format("statestore").load(f"{work}/checkpoint")
-    state.observe(rows, F.count(F.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
-    seconds = time.perf_counter() - started
-    if rows.get["rows"] != keys:
-        raise ValueError(f"{rows.get['rows']:,} rows were read instead of {keys:,}")
+    rate = read_rate(state, keys, started)
     spark.stop()
-    return {"rate": keys / seconds}
+    return {"rate": rate}

@@ -252,7 +252,7 @@ class Rewinds(RuleBasedStateMachine):
 
     @rule(data=st.data(), dies=st.sampled_from([None, None, "before", "after"]))
     def go_back(self, data: st.DataObject, dies: str | None) -> None:
-        """A restore of a snapshot, of none, or one that was made before."""
+        """A new restore of a snapshot or of nothing, or an earlier restore once more."""
         snapshots = {**self.job.model.snapshots, **self.foreign}
         target = data.draw(st.sampled_from([None, *snapshots]))
         trail = () if target is None else snapshots[target]

@@ -30,11 +30,11 @@ from keyscale.state.documents.manifest import OperatorDeclaration, write_manifes
 from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.keyed.schema import KeyedSchema, StateKind, StateSchema, ValueFormat
 from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.objects.opening import open_store
 from keyscale.state.restore.program_change import DeclaredOperator
 from keyscale.vocabulary import AttemptStage, JobStatus, Role
+from tests.support.jobs.declared_totals import TOTALS
 from tests.support.state.state_job import COUNT, KEY_SCHEMA, StateJob
 
 if TYPE_CHECKING:
@@ -48,14 +48,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-TOTALS = DeclaredOperator(
-    OperatorUid("totals"),
-    OperatorDeclaration(
-        (("user", "string"),),
-        KeyedSchema((("user", "string"),), (StateSchema("total", StateKind.VALUE, (ValueFormat("int64"),)),)),
-    ),
-    ttls_ms={"total": 1000},
-)
 DECLARATION = ProgramDeclaration((TOTALS,), (DeclaredSource("source", ("kafka",)),), (DeclaredSink("out", "FileSink"),))
 
 

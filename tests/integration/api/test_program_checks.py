@@ -11,13 +11,10 @@ from keyscale.api.control_plane.context import CHECKS_OF_USER_MAX
 from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.launching.program_loading import ProgramLoading
 from keyscale.db.job_scope import JobScope
-from keyscale.identifiers import OperatorUid
 from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramAnswer, ProgramDeclaration
-from keyscale.state.documents.manifest import OperatorDeclaration
-from keyscale.state.keyed.schema import KeyedSchema, StateKind, StateSchema, ValueFormat
-from keyscale.state.restore.program_change import DeclaredOperator
 from keyscale.vocabulary import Role
 from tests.integration.api.conftest import add_token
+from tests.support.jobs.declared_totals import TOTALS
 
 if TYPE_CHECKING:
     import httpx
@@ -27,14 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-TOTALS = DeclaredOperator(
-    OperatorUid("totals"),
-    OperatorDeclaration(
-        (("user", "string"),),
-        KeyedSchema((("user", "string"),), (StateSchema("total", StateKind.VALUE, (ValueFormat("int64"),)),)),
-    ),
-    ttls_ms={"total": 1000},
-)
 DECLARATION = ProgramDeclaration(
     (TOTALS,),
     (DeclaredSource("views", ("kafka",)),),

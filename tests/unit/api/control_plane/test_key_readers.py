@@ -1,4 +1,4 @@
-"""The processes that read keys again and again: one per job, started anew when they have ended."""
+"""Each job has a process that reads its keys again and again, and that is started anew when it has ended."""
 
 from __future__ import annotations
 
