@@ -41,9 +41,9 @@ class FilteredEngine(RocksDbEngine):
     is open.
     """
 
-    def __init__(self, directory: Path, settings: RocksDbSettings | None = None) -> None:
+    def __init__(self, directory: Path, settings: RocksDbSettings | None = None, *, compacts: bool = True) -> None:
         """Opens the store as `RocksDbEngine` does."""
-        super().__init__(directory, settings)
+        super().__init__(directory, settings, compacts=compacts)
         self._settings = settings or RocksDbSettings()
         self._filters: dict[str, FamilyFilter] = {}
         self._unfiltered: defaultdict[str, UnfilteredLookups] = defaultdict(UnfilteredLookups)

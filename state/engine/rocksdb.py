@@ -67,8 +67,13 @@ class RocksDbEngine:
     Open it in the process that uses it, never before a fork.
     """
 
-    def __init__(self, directory: Path, settings: RocksDbSettings | None = None) -> None:
+    def __init__(self, directory: Path, settings: RocksDbSettings | None = None, *, compacts: bool = True) -> None:
         """Opens the store in `directory`, or creates one.
+
+        Args:
+            directory: The store's directory.
+            settings: The store's settings.
+            compacts: Whether the store compacts its files from now on, or only after `start_compactions`.
 
         Raises:
             StoreLockedError: Another engine, in this or another process, has the store open.
@@ -87,7 +92,8 @@ class RocksDbEngine:
         self._column_families: dict[str, ColumnFamily] = {}
         self._tables_bytes = 0
         try:
-            self._options = database_options(settings)
+            self._options = database_options(settings, compacts=compacts)
+            self._started_options = database_options(settings)
             self._batch_file_options = batch_file_options(settings)
             directory.mkdir(parents=True, exist_ok=True)
             exists = (directory / "CURRENT").exists()
@@ -264,6 +270,17 @@ class RocksDbEngine:
                 table.compact_range(None, None, options)
         except Exception as error:
             raise self._failure(error, self.directory) from error
+
+    def start_compactions(self) -> None:
+        """Lets the store compact its files from now on."""
+        if self._options is self._started_options:
+            return
+        try:
+            for table in self._tables.values():
+                table.set_options({"disable_auto_compactions": "false"})
+        except Exception as error:
+            raise self._failure(error, self.directory) from error
+        self._options = self._started_options
 
     def is_busy(self) -> bool:
         self._check_open()

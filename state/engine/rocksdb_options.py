@@ -65,7 +65,7 @@ class _Memory:
     write_buffers: WriteBufferManager
     filters_bytes: int = 0
     charged_bytes: int = 0
-    options: dict[tuple[RocksDbSettings, str], Options] = field(default_factory=dict)
+    options: dict[tuple[RocksDbSettings, str, bool], Options] = field(default_factory=dict)
 
     def share_out(self) -> None:
         """Gives the cache the rest of the budget, at least 0."""
@@ -130,12 +130,12 @@ def charge_cache(more_bytes: int) -> None:
         _memory.share_out()
 
 
-def database_options(settings: RocksDbSettings) -> Options:
+def database_options(settings: RocksDbSettings, *, compacts: bool = True) -> Options:
     """Returns the options of a store and its column families.
 
-    A process always gets the same object.
+    A process always gets the same object. `compacts` says whether the store compacts its files by itself.
     """
-    return _known_options(settings, f"ribbonfilter:{settings.bloom_bits}:{_RIBBON_LEVEL}")
+    return _known_options(settings, f"ribbonfilter:{settings.bloom_bits}:{_RIBBON_LEVEL}", compacts=compacts)
 
 
 def batch_file_options(settings: RocksDbSettings) -> Options:
@@ -148,11 +148,12 @@ def batch_file_options(settings: RocksDbSettings) -> Options:
     return _known_options(upper, f"bloomfilter:{settings.bloom_bits}:false")
 
 
-def _known_options(settings: RocksDbSettings, filter_policy: str) -> Options:
+def _known_options(settings: RocksDbSettings, filter_policy: str, *, compacts: bool = True) -> Options:
     memory = shared_memory(settings)
-    known = (settings, filter_policy)
+    known = (settings, filter_policy, compacts)
     if known not in memory.options:
-        memory.options[known] = _options(settings, filter_policy, memory)
+        options = memory.options[known] = _options(settings, filter_policy, memory)
+        options.set_disable_auto_compactions(not compacts)
     return memory.options[known]
 
 

@@ -77,12 +77,14 @@ class OpenedShards:
             shard.engine.close()
 
 
-def open_shards(spec: SubtaskSpec, directory: SubtaskDirectory, local: Sequence[LocalShard]) -> tuple[OpenedShard, ...]:
-    """Opens all of these shards, or none."""
+def open_shards(
+    spec: SubtaskSpec, directory: SubtaskDirectory, local: Sequence[LocalShard], *, compacts: bool = True
+) -> tuple[OpenedShard, ...]:
+    """Opens all of these shards, or none; see `RocksDbEngine` for `compacts`."""
     shards: list[OpenedShard] = []
     try:
         for shard in local:
-            engine = FilteredEngine(directory.path / shard.directory, spec.settings)
+            engine = FilteredEngine(directory.path / shard.directory, spec.settings, compacts=compacts)
             shards.append(OpenedShard(shard, engine))
     except BaseException:
         for opened in shards:

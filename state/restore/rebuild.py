@@ -68,7 +68,9 @@ def _rebuild_shards(
     remember_files(directory.path, assignments, directories)
     failpoint("restore.files_fetched")
     source = StateSource.NEW if plan.is_empty else StateSource.REBUILT
-    opened = OpenedShards(open_shards(spec, directory, local), schema, source, report)
+    # Without compactions until the first batch: another worker may open the store first, and RocksDB closes a store
+    # only once the filter of a merged file is built, which takes seconds for a large file.
+    opened = OpenedShards(open_shards(spec, directory, local, compacts=False), schema, source, report)
     try:
         for shard, assignment in zip(opened.shards, assignments, strict=False):  # new state has a shard, unassigned
             clip(shard.engine, assignment)

@@ -174,6 +174,8 @@ class SubtaskStore:
         before, self.version = self.version, self.version.advanced(batch_id, None if handle is None else handle.path)
         if handle is not None and self._catch_up_log is not None:
             self._catch_up_log.add(before, self.version, handle)
+        for shard in self._shards:
+            shard.engine.start_compactions()
         self._usable = True
         return handle
 

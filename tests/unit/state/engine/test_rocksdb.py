@@ -23,6 +23,7 @@ from keyscale.state.engine.rocksdb_options import charge_cache, shared_memory
 from keyscale.state.engine.rocksdb_settings import CompactionStyle, Compression, Profile, RocksDbSettings
 from keyscale.state.errors import DiskFullError, DiskReadOnlyError, StoreCorruptError, StoreIOError, StoreLockedError
 from tests.support.repository import ROOT
+from tests.support.waiting import wait_until
 
 
 def fill(engine, count=20_000):
@@ -244,6 +245,21 @@ def test_compaction_threads_have_a_lower_priority_than_the_process(tmp_path):
     assert len(compactors) > RocksDbSettings().background_threads, "the one of lowest priority is beside them"
     assert {os.getpriority(os.PRIO_PROCESS, task) for task in compactors} == {min(own + 5, 19)}
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
+    engine.close()
+
+
+@pytest.mark.parametrize("family", ["s", "new"])
+def test_a_store_compacts_its_files_only_after_its_compactions_are_started(tmp_path, family):
+    engine = RocksDbEngine(tmp_path, RocksDbSettings(level_zero_compaction_trigger=4), compacts=False)
+    for _ in range(12):
+        fill(engine, count=10)
+    assert len(engine.files()) == 12
+    engine.start_compactions()
+    for number in range(12):
+        engine.write([Mutation(family, b"\0\1" + bytes([number]), b"")])
+        engine.flush()
+    wait_until(lambda: len(engine.files()) < 12, timeout=60)
+    engine.start_compactions()
     engine.close()
 
 

@@ -10,12 +10,15 @@ import keyscale.state.restore.rebuild
 import keyscale.state.snapshot.snapshot
 from keyscale.identifiers import BatchId, SubtaskIndex
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
+from keyscale.state.engine.engine import Mutation
+from keyscale.state.engine.rocksdb_settings import RocksDbSettings
 from keyscale.state.local.file_index import hash_file
 from keyscale.state.local.subtask_directory import SubtaskDirectory
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.opened_shards import FetchReport, StateSource
 from keyscale.state.restore.rebuild import DOWNLOADS_AT_A_TIME, READ_AHEAD_BYTES_MAX, read_together, rebuild_shards
 from tests.support.state.state_job import StateJob
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,3 +115,21 @@ def test_fetched_files_are_not_hashed_again_for_the_next_snapshot(
     shared = {file.sha256 for file in manifest.files() if file.shared}
     assert shared
     assert shared.isdisjoint(map(hash_file, hashed))
+
+
+def test_a_rebuilt_store_compacts_its_files_from_its_first_batch_on(job: StateJob) -> None:
+    manifest, _ = job.checkpoint()
+    job.start(1, manifest.path)
+    store = job.open(0)
+
+    def files() -> int:
+        return len(list(store.local_directory.glob("try-*/**/*.sst")))
+
+    many = 3 * RocksDbSettings().level_zero_compaction_trigger
+    for number in range(many):
+        store.engine.write([Mutation("count", bytes(8), bytes([number]))])
+        store.engine.flush()
+    assert files() > many
+    store.finish_batch(BatchId(job.batch_id + 1), "unique")
+    wait_until(lambda: files() < many)
+    store.abandon()
