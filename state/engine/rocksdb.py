@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from itertools import chain, islice
+from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from rocksdict import (
@@ -59,6 +60,7 @@ _TRY_AGAIN = "Try again"  # part of RocksDB's message, the only sign of this err
 _FIRST_CHUNK = 64
 _LAST_CHUNK = 4096
 _CHUNK_BYTES = 1 << 20
+_LISTED_AT_ONCE = 32
 
 
 class RocksDbEngine:
@@ -132,10 +134,11 @@ class RocksDbEngine:
     ) -> Iterator[tuple[bytes, bytes]]:
         # In chunks, each with its own iterator: an unfinished scan must not keep the store open.
         size, left = _FIRST_CHUNK if limit is None else min(limit, _LAST_CHUNK), limit
-        ended = left == 0
+        ended, small = left == 0, False
         while not ended:
-            chunk, ended = self._chunk(family, start, end, size)
+            chunk, ended = self._chunk(family, start, end, size, small=small)
             yield from chunk
+            small = len(chunk) == size
             if left is not None:
                 left -= len(chunk)
                 ended = ended or left == 0
@@ -374,9 +377,12 @@ class RocksDbEngine:
             raise self._failure(error, self.directory) from error
 
     def _chunk(
-        self, family: str, start: bytes, end: bytes | None, size: int, *, keys_only: bool = False
+        self, family: str, start: bytes, end: bytes | None, size: int, *, keys_only: bool = False, small: bool = False
     ) -> tuple[list[tuple[bytes, bytes]], bool]:
-        """Returns up to `size` entries, and whether they are the last."""
+        """Returns up to `size` entries, and whether they are the last.
+
+        `small` says that the entries before were small, so that some can be read at once.
+        """
         self._check_open()
         table = self._tables.get(family)
         if table is None or (end is not None and start >= end):
@@ -387,7 +393,10 @@ class RocksDbEngine:
         chunk: list[tuple[bytes, bytes]] = []
         room = _CHUNK_BYTES
         try:
-            # rocksdict's faster items() would end at a damaged block as if at the last entry.
+            if small:
+                chunk = _listed(table, start, options, size)
+                if chunk:
+                    return chunk, False
             iterator = table.iter(options)
             iterator.seek(start)
             valid, advance, append = iterator.valid, iterator.next, chunk.append
@@ -462,6 +471,21 @@ class SortedFiles:
         except Exception as error:
             raise _translated(error, self._directory) from error
         self._writer = None
+
+
+def _listed(table: Rdict, start: bytes, options: ReadOptions, size: int) -> list[tuple[bytes, bytes]]:
+    """Returns up to `size` entries from a key on.
+
+    Only an iterator with a status tells a damaged block from the end, so an empty list may be either.
+    """
+    # rocksdict's types do not know that the keys are bytes.
+    entries = cast("Iterator[tuple[bytes, bytes]]", table.items(from_key=start, read_opt=options))
+    chunk: list[tuple[bytes, bytes]] = []
+    room = _CHUNK_BYTES
+    while room > 0 and (some := list(islice(entries, min(_LISTED_AT_ONCE, size - len(chunk))))):
+        chunk += some
+        room -= sum(map(len, chain.from_iterable(some)))
+    return chunk
 
 
 def _append(writer: SstFileWriter, run: SortedRun) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..keys.key_groups import KEY_GROUP_BYTES, KeyGroupRange
 from ..keys.stored_key import parse_stored_key, prefix_end
 from ..serializers.arrow_columns import column_over
 from ..serializers.key_codecs import key_codec_for
-from ..serializers.key_columns import decoded_integers
+from ..serializers.key_columns import byte_matrix, decoded_integers
 from ..serializers.key_serializer import KeySerializer
 from ..serializers.pickled import Pickled
 from ..serializers.type_names import type_from_json
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS_MAX = 65_536
 BATCH_BYTES_MAX = 16 << 20
+_ROWS_AT_ONCE = 8
 TIMERS_KIND = "timers"
 _SHOWN_MIN_MS = -62_135_596_800_000
 
@@ -163,9 +164,9 @@ class EntriesTable(KeyedTable):
     def _integer_keys(self, raws: Sequence[bytes]) -> tuple[pa.Array, pa.Array] | None:
         """Returns key groups and keys of integers without nulls, or None."""
         types = self._keys.schema.types
-        if len(set(map(len, raws))) != 1:
+        matrix = byte_matrix(raws)
+        if matrix is None:
             return None
-        matrix = np.frombuffer(b"".join(raws), np.uint8).reshape(len(raws), -1)
         columns = decoded_integers(matrix[:, KEY_GROUP_BYTES:], types)
         if columns is None:
             return None
@@ -371,11 +372,10 @@ def _column(values: Sequence[Any], shown: pa.DataType) -> pa.Array:
 
 
 def _chunks(entries: Iterable[RawEntry]) -> Iterator[list[RawEntry]]:
-    chunk: list[RawEntry] = []
-    size_bytes = 0
-    for entry in entries:
-        chunk.append(entry)
-        size_bytes += len(entry[0]) + len(entry[1])
+    rest, chunk, size_bytes = iter(entries), list[RawEntry](), 0
+    while some := list(islice(rest, min(_ROWS_AT_ONCE, BATCH_ROWS_MAX - len(chunk)))):
+        chunk += some
+        size_bytes += sum(map(len, chain.from_iterable(some)))
         if len(chunk) >= BATCH_ROWS_MAX or size_bytes >= BATCH_BYTES_MAX:
             yield chunk
             chunk, size_bytes = [], 0

@@ -16,7 +16,7 @@ import pyarrow as pa
 from ..errors import CorruptValueError, UnsupportedTypeError, ValueTooLargeError
 from ..serializers.arrow_columns import fixed_values
 from ..serializers.evolution import conversion
-from ..serializers.key_columns import EncodedColumn, join_columns
+from ..serializers.key_columns import EncodedColumn, byte_matrix, join_columns
 from ..serializers.pickled import Pickled, decode_pickle, encode_pickle
 from ..serializers.structured import Structured
 from ..serializers.type_names import type_from_json
@@ -188,6 +188,12 @@ class ValueFormats:
         """
         serializer, header = self.serializer, self._write_format
         start = self._readers[header].start
+        if serializer.dtype is not None:
+            matrix = byte_matrix(raws)
+            width = start + serializer.dtype.itemsize
+            if matrix is not None and matrix.shape[1] == width and bool((matrix[:, 0] == header).all()):
+                numbers = np.ascontiguousarray(matrix[:, start:]).view(serializer.dtype).ravel()
+                return serializer.array_of(numbers, np.zeros(len(raws), np.bool_))
         if all(raw is None or raw[0] == header for raw in raws):
             return serializer.decode_array([None if raw is None else raw[start:] for raw in raws])
         return pa.array([None if raw is None else self.unpack(raw)[0] for raw in raws], self.type)

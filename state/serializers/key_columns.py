@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import binascii
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
@@ -185,6 +185,21 @@ def encoded_keys(columns: Sequence[pa.Array]) -> EncodedColumn:
         SerializationError: A value does not fit its type.
     """
     return join_columns([encode_column(column) for column in columns])
+
+
+def byte_matrix(rows: Sequence[bytes | None]) -> npt.NDArray[np.uint8] | None:
+    """Returns byte strings of one length as the rows of a matrix.
+
+    Returns:
+        The matrix; None if a row is None or empty, or if lengths differ.
+    """
+    if None in rows:
+        return None
+    there = cast("Sequence[bytes]", rows)
+    lengths = set(map(len, there))
+    if len(lengths) != 1 or 0 in lengths:
+        return None
+    return np.frombuffer(b"".join(there), np.uint8).reshape(len(there), -1)
 
 
 def decoded_integers(matrix: npt.NDArray[np.uint8], types: Sequence[pa.DataType]) -> list[pa.Array] | None:

@@ -235,9 +235,11 @@ class KeyedStateTable(StateTable):
             start, end = wanted.start_key, wanted.end_key
         for shard in self.shards:
             if shard.intersection(wanted) is not None:
-                for entry in self._state.shards.entries(self.operator, self.name, shard, start, end):
-                    if key is None or self.stored.is_of(entry[0], key):
-                        yield entry
+                found = self._state.shards.entries(self.operator, self.name, shard, start, end)
+                if key is None:
+                    yield from found
+                else:
+                    yield from (entry for entry in found if self.stored.is_of(entry[0], key))
 
     @cached_property
     def shards(self) -> tuple[KeyGroupRange, ...]:

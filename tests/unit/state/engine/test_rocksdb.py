@@ -155,6 +155,23 @@ def test_a_scan_holds_few_large_values_at_a_time(tmp_path):
     engine.close()
 
 
+def test_a_scan_that_comes_from_small_to_large_values_holds_many_of_them_once(tmp_path, monkeypatch):
+    engine = RocksDbEngine(tmp_path / "store")
+    values = [bytes(10)] * 400 + [bytes(400_000)] * 60
+    engine.write([Mutation("s", n.to_bytes(2, "big"), value) for n, value in enumerate(values)])
+    read, sizes = engine._chunk, []
+
+    def noted(*given, **options):
+        chunk, ended = read(*given, **options)
+        sizes.append(sum(len(value) for _, value in chunk))
+        return chunk, ended
+
+    monkeypatch.setattr(engine, "_chunk", noted)
+    assert list(engine.scan("s", b"", None)) == [(n.to_bytes(2, "big"), value) for n, value in enumerate(values)]
+    assert sum(size > 2_000_000 for size in sizes) == 1
+    engine.close()
+
+
 def test_all_stores_of_a_process_share_one_memory_budget_and_a_child_has_its_own():
     settings = RocksDbSettings()
     memory = shared_memory(settings)
