@@ -10,6 +10,7 @@ import click
 
 from tests.mutants.core import FOLDER, Core, Edit, read_core
 from tests.mutants.mutated_copy import MutationError, mutated_copy
+from tests.mutants.patches import mistakes_in
 from tests.mutants.reach import measured
 from tests.mutants.report import HEADER, Tally, tally
 from tests.mutants.trials import outcomes
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 USES = 60
 """The mistakes of `--uses` without `--sample`."""
 a_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+a_folder = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command(name="mutants")
@@ -32,7 +34,8 @@ a_file = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--seed", default=0, show_default=True, help="Of the choice: the same seed chooses the same mutants.")
 @click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Mutants to try at a time.")
 @click.option("--uses", is_flag=True, help="Make mistakes at places of use, in all packages, for the fast tier.")
-@click.option("--reach", type=click.Path(path_type=Path), help="Where a run of the fast tier is noted, for --uses.")
+@click.option("--patches", type=a_folder, help="Make the mistakes of these patches instead, for the fast tier.")
+@click.option("--reach", type=click.Path(path_type=Path), help="Where a run of the fast tier is noted.")
 @click.option("--core", "core_file", type=a_file, default=FOLDER / "core.toml", help="The modules and their tests.")
 def main(
     parts: tuple[str, ...],
@@ -41,6 +44,7 @@ def main(
     seed: int,
     processes: int,
     uses: bool,
+    patches: Path | None,
     reach: Path | None,
     core_file: Path,
 ) -> None:
@@ -49,10 +53,11 @@ def main(
     Prints each mistake that no test noticed. The exit code is 1 if too few were noticed.
     """
     core = read_core(core_file)
-    if uses:
-        known = [each for each in mistakes_of(ROOT) if not parts or any(part in each.module for part in parts)]
-        chosen = sampled(known, sample or USES, seed, lines_of(ROOT))
+    if uses or patches:
         try:
+            known = mistakes_in(patches, ROOT) if patches else mistakes_of(ROOT)
+            known = [each for each in known if not parts or any(part in each.module for part in parts)]
+            chosen = known if patches else sampled(known, sample or USES, seed, lines_of(ROOT))
             try_uses(outcomes(chosen, measured(processes, reach), processes), core)
         except MutationError as error:
             raise click.ClickException(str(error)) from error
@@ -87,7 +92,7 @@ def main(
 
 
 def try_uses(tried: Iterable[tuple[Mistake, str]], core: Core) -> None:
-    """Prints mistakes at places of use that the fast tier did not notice, and the share that it noticed."""
+    """Prints mistakes that the fast tier did not notice, and the share that it noticed."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     survivors: dict[str, list[Edit]] = defaultdict(list)
     for mistake, outcome in tried:
