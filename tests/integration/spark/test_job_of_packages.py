@@ -39,7 +39,6 @@ import importlib.util
 
 import pyarrow as pa
 from keyscale import KeyedProcessFunction, ValueStateDescriptor
-from tests.support.drivers.assignments import assignment as new_assignment
 
 import state
 
