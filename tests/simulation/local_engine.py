@@ -43,9 +43,16 @@ class LocalEngine(HeapEngine):
     world: ClassVar[World]
     holders: ClassVar[dict[Path, Process]] = {}
 
-    def __init__(self, directory: Path, settings: Any = None) -> None:  # noqa: ARG002 - as RocksDbEngine
+    def __init__(  # as RocksDbEngine
+        self,
+        directory: Path,
+        settings: Any = None,  # noqa: ARG002
+        *,
+        compacts: bool = True,
+    ) -> None:
         super().__init__()
         self.directory = directory
+        self._compacts = compacts
         process = self.world.process
         holder = self.holders.get(directory)
         if holder is not None and holder.is_alive:
@@ -88,11 +95,14 @@ class LocalEngine(HeapEngine):
         if self._delta:
             self._write_table({name: sorted(changes.items()) for name, changes in sorted(self._delta.items())})
             self._delta = {}
-            if len(self._tables) > TABLES_MAX:
+            if self._compacts and len(self._tables) > TABLES_MAX:
                 self.compact()
 
     def begin_flush(self) -> None:
         self.flush()
+
+    def start_compactions(self) -> None:
+        self._compacts = True
 
     def checkpoint(self, directory: Path) -> None:
         self.flush()
