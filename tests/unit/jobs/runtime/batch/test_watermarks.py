@@ -233,6 +233,16 @@ def test_a_long_batch_makes_no_source_idle() -> None:
     assert batches.run() == 44
 
 
+def test_a_long_batch_makes_no_split_with_records_in_it_idle() -> None:
+    batches = Batches(in_splits(idle_after_ms=5000))
+    batches.run_splits(a=100, b=40)
+    (arrival,) = batches.graph.arrivals(batches.graph.operators[0])
+    batches.activity.ran(batches.now_ms, batches.now_ms + 60_000, {}, {FIRST: {arrival.splits_name: {"b": 40}}})
+    batches.now_ms += 60_000
+    assert batches.run_splits(a=200) == 39
+    assert batches.run_splits() == 39
+
+
 def test_a_job_that_was_down_for_long_has_no_idle_sources() -> None:
     batches = Batches(two_sources(idle_after_ms=5000))
     batches.run(left=100, right=50)
