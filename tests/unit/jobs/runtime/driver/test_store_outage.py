@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from keyscale.identifiers import Attempt, BatchId, JobId
+from keyscale.jobs.runtime import retries
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver import store_watch
 from keyscale.jobs.runtime.driver.journal import Journal
@@ -75,6 +77,24 @@ def test_retries_end_at_the_limit_and_their_pauses_grow(store: FaultyStore) -> N
     assert sum(pauses) > 19
     assert pauses[:3] == [0.1, 0.2, 0.4]
     assert max(pauses) == 5
+
+
+def test_the_time_of_tries_that_hang_counts_towards_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, ends_s = [0.0], []
+
+    def pass_time(seconds: float) -> None:
+        now_s[0] += seconds
+
+    def hang() -> None:
+        pass_time(30)
+        ends_s.append(now_s[0])
+        message = "no answer"
+        raise StoreUnavailableError(message)
+
+    monkeypatch.setattr(retries, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    with pytest.raises(StoreUnavailableError):
+        Retries(60_000, sleep=pass_time).run(hang)
+    assert len(ends_s) == 3, "the first failure, and two more tries of 30 seconds"
 
 
 def test_nothing_is_retried_in_a_run_that_has_ended(store: FaultyStore) -> None:
