@@ -8,18 +8,26 @@ import pyarrow as pa
 import pytest
 
 from keyscale import DataStream, KeyedCoProcessFunction, ListStateDescriptor, ValueStateDescriptor
-from keyscale.identifiers import OperatorUid
+from keyscale.identifiers import Attempt, JobId, OperatorUid
 from keyscale.jobs.errors import InvalidKeyError, InvalidTopologyError, UserFunctionError
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.operators.deduplicate import Deduplicate
-from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
+from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, SubtaskProgress, run_subtask
 from keyscale.jobs.operators.two_inputs import packed_batch, unpacked
+from keyscale.jobs.runtime.batch.runner import RunInfo, subtask_specs
 from keyscale.jobs.runtime.batch.watermarks import batch_times, time_after
+from keyscale.jobs.runtime.executor.task import subtask_info
 from keyscale.jobs.testing.harness import OperatorHarness, SecondStream
 from keyscale.state.documents.job_time import JobTime
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.batch_clock import BatchClock
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from keyscale import OnTimerContext, ProcessContext, Row, RuntimeContext
 
@@ -124,13 +132,14 @@ def test_packed_records_of_two_inputs_are_unpacked_by_input() -> None:
 def connected() -> tuple[TopologyBuilder, DataStream]:
     builder = TopologyBuilder()
 
-    def stream(uid: str, columns: dict[str, Any], timestamp: str, bound_ms: int) -> DataStream:
+    def stream(uid: str, columns: dict[str, Any], timestamp: str, bound_ms: int, ahead_ms: int) -> DataStream:
         source = builder.add_source(cast("Any", None), pa.schema(list(columns.items())))
         made = DataStream(cast("Any", None), builder, source, None).uid(uid)
-        return made.with_timestamps(timestamp, max_out_of_orderness_ms=bound_ms)
+        return made.with_timestamps(timestamp, max_out_of_orderness_ms=bound_ms, max_ahead_ms=ahead_ms)
 
-    orders = stream("orders", {"order": pa.string(), "item": pa.string(), "at": pa.int64()}, "at", 0)
-    payments = stream("payments", {"paid_for": pa.string(), "amount": pa.int64(), "paid_at": pa.int64()}, "paid_at", 5)
+    orders = stream("orders", {"order": pa.string(), "item": pa.string(), "at": pa.int64()}, "at", 0, 1000)
+    of_payments = {"paid_for": pa.string(), "amount": pa.int64(), "paid_at": pa.int64()}
+    payments = stream("payments", of_payments, "paid_at", 5, 2000)
     output = pa.schema([("order", pa.string())])
     paid = orders.key_by("order").connect(payments.key_by("paid_for")).process(Paid(), output=output).uid("paid")
     paid.sink_to(cast("Any", None)).uid("sink")
@@ -158,3 +167,26 @@ def test_both_streams_are_inputs_of_the_operator() -> None:
     assert operator.second is not None
     assert operator.inputs == (operator.input, operator.second.node)
     assert operator.second.key_columns == ("paid_for",)
+
+
+@pytest.mark.parametrize(("port", "limit_ms"), [(0, 1000), (1, 2000)])
+def test_each_stream_has_its_own_limit_for_times_ahead_of_the_clock(tmp_path: Path, port: int, limit_ms: int) -> None:
+    (operator,) = connected()[0].build().operators
+    run = RunInfo(JobId("job"), Attempt(1), KeyGroupRanges.of_count(8, 1), HashId.SPARK, tmp_path.as_uri(), tmp_path)
+    (spec,) = subtask_specs(operator, run)
+    state = KeyedStateBackend(HeapEngine(), operator.key_schema, BatchClock(processing_time_ms=500))
+    reached_ms = 500 + limit_ms
+    records = pa.record_batch(
+        {
+            **({"paid_for": ["a", "b"], "amount": [1, 2]} if port else {"order": ["a", "b"], "item": ["pen", "book"]}),
+            "paid_at" if port else "at": [reached_ms, reached_ms + 1],
+            KEY_GROUP_COLUMN: pa.array([0, 1], pa.int32()),
+        }
+    )
+    progress = SubtaskProgress()
+    list(
+        run_subtask(
+            operator.logic, state, subtask_info(operator, spec), [packed_batch(records, port)], progress=progress
+        )
+    )
+    assert (progress.latest_event_ms, progress.ahead_records) == (reached_ms, 1)
