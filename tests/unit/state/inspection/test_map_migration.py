@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -162,6 +163,26 @@ def test_the_ttl_of_maps_from_before_it_begins_with_the_savepoint(tmp_path: Path
     job.clock.advance(processing_time_ms=1050)
     with job.open(0) as store:
         assert [(stored.key, value) for stored, value in dump(store)] == [((1,), 7)]
+
+
+def test_the_maps_of_a_keys_namespaces_stay_in_their_namespaces(tmp_path: Path) -> None:
+    maps = {60: {"page": 7, "other": 8}, 120: {"page": 9}}
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(1)
+    for store in on_each(job, 0):
+        state = store.keyed.state(replace(OLD, namespace_type=pa.int64()))
+        store.keyed.set_current_key(group_of(1), (1,))
+        for window, pages in maps.items():
+            state.set_current_namespace(window)
+            state.update(pages)
+    savepoint, _ = job.checkpoint("whole")
+    job.start(1, migrated(job, savepoint, tmp_path).path)
+    with job.open(0) as store:
+        migrated_state = store.keyed.state(replace(NEW, namespace_type=pa.int64()))
+        store.keyed.set_current_key(group_of(1), (1,))
+        for window, pages in maps.items():
+            migrated_state.set_current_namespace(window)
+            assert dict(migrated_state.items()) == pages
 
 
 def dump(store: SubtaskStore) -> Any:
