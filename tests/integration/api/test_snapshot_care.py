@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -311,6 +312,38 @@ def test_a_verification_says_that_it_goes_on_while_it_reads_one_file(
         30,
         what="the end of the verification",
     )
+
+
+@pytest.mark.usefixtures("snapshots")
+def test_a_verification_that_a_shutdown_ends_early_fails_without_a_verdict(
+    client: httpx.Client, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(now_ms())
+    monkeypatch.setattr(keyscale.api.maintenance.verifier, "shared_now_ms", clock)
+    monkeypatch.setattr(keyscale.api.snapshots.verifications, "shared_now_ms", clock)
+    reads = threading.Event()
+
+    def endless_check(_store: LocalObjectStore, _path: str, *, on_read: Callable[[int], None], **_what: Any) -> None:
+        reads.set()
+        wait_until(lambda: on_read(1), 30, what="the end of the verification", poll=0.001)
+
+    monkeypatch.setattr(LocalObjectStore, "check", endless_check)
+
+    def shown() -> dict[str, Any]:
+        answer: dict[str, Any] = client.get("/v1/jobs/flights/checkpoints/1/verification").json()
+        return answer
+
+    assert client.post("/v1/jobs/flights/checkpoints/1/verify", json={"hashes": True}).status_code == 202
+    assert reads.wait(30)
+    context.verifier.close()
+    clock.ms += LOST_MS
+    assert (shown()["status"], shown()["restorable"]) == ("IN_PROGRESS", None)
+    clock.ms += 1
+    assert (shown()["status"], shown()["restorable"]) == ("FAILED", None)
+    assert shown()["problems"] == ["the control plane that verified it has ended"]
+    kinds = [event["kind"] for event in client.get("/v1/jobs/flights/events").json()["events"]]
+    assert "VERIFICATION_REQUESTED" in kinds
+    assert "CHECKPOINT_VERIFIED" not in kinds
 
 
 def test_two_checkpoints_are_compared_by_operator(client: httpx.Client, snapshots: Snapshots) -> None:
