@@ -9,7 +9,7 @@ import pytest
 
 from keyscale.api.notifications.channels import PAGERDUTY_URL, mail_of, post_of, problem_of_target, shown_target
 from keyscale.api.notifications.cloud_event import new_secret, signed_headers
-from keyscale.db.event_kinds import EVENT_KINDS, notification_of
+from keyscale.db.event_kinds import ALARM_ENDED, EVENT_KINDS, LASTING, notification_of
 from keyscale.db.models import Delivery, Event, Job, Subscription
 from keyscale.db.repositories.subscriptions import Due
 from keyscale.vocabulary import PLATFORM_NOTIFICATIONS, Channel, NotificationKind
@@ -60,6 +60,16 @@ def test_the_end_of_an_alarm_resolves_the_incident_that_its_begin_triggered() ->
     assert begun["dedup_key"] == ended["dedup_key"]
     assert (begun["routing_key"], begun["payload"]["severity"]) == (ROUTING_KEY, "critical")
     assert post_of(due(Channel.PAGERDUTY, ROUTING_KEY), SOURCE, 1).url == PAGERDUTY_URL
+
+
+def test_each_job_and_each_kind_of_alarm_has_an_incident_of_its_own() -> None:
+    kinds = [kind for lasting in sorted(LASTING) for kind in (lasting, f"{lasting}{ALARM_ENDED}")]
+    found = [due(Channel.PAGERDUTY, ROUTING_KEY, kind) for kind in kinds * 2]
+    for of_another_job in found[len(kinds) :]:
+        of_another_job.event.job_id = "j2"
+    keys = [body_of(each)["dedup_key"] for each in found]
+    assert keys[::2] == keys[1::2], "the end of an alarm has the key of its begin"
+    assert len(set(keys)) == 2 * len(LASTING)
 
 
 def test_the_summary_of_an_incident_has_the_length_that_pagerduty_takes() -> None:
