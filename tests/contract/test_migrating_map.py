@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -65,6 +67,22 @@ def test_a_key_is_moved_when_it_is_first_used_and_others_are_not(store):
     people.clear()
     store.commit()
     assert (store.names("old"), store.names("new")) == (set(), {"ann"})
+
+
+def test_a_map_is_moved_when_its_namespace_is_first_used(store):
+    old, new = replace(OLD, namespace_type=pa.int64()), replace(NEW, namespace_type=pa.int64())
+    windows = store.backend.state(old)
+    store.backend.set_current_key(1, ("ann",))
+    for window in (60, 120):
+        windows.set_current_namespace(window)
+        windows.update({"x": window})
+    store.commit()
+    people = store.backend.migrating_map_state(old, new)
+    people.set_current_namespace(60)
+    assert list(people.items()) == [("x", 60)]
+    store.commit()
+    assert [(key.namespace, value) for key, value in store.backend.dump("old")] == [(120, {"x": 120})]
+    assert [(key.namespace, value) for key, value in store.backend.dump("new")] == [(60, 60)]
 
 
 def test_a_batch_moves_its_keys(store):
