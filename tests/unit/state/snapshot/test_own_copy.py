@@ -43,10 +43,12 @@ def test_a_fork_goes_on_when_the_other_job_has_deleted_its_checkpoint_and_cleans
     owner: StateJob, tmp_path: Path
 ) -> None:
     checkpoint, _ = owner.checkpoint()
-    checkpoint = msgspec.structs.replace(checkpoint, counters=JobCounters(input_records=40), rewinds=(REWIND,))
+    counters, sinks = JobCounters(input_records=40), {"output": "open"}
+    checkpoint = msgspec.structs.replace(checkpoint, counters=counters, rewinds=(REWIND,), sinks=sinks)
     copy = own_copy(owner.store, checkpoint, FORK, "copy")
     assert copy.counters is msgspec.UNSET, "the new job counts from zero"
     assert copy.rewinds is msgspec.UNSET, "the new job has gone back to nothing"
+    assert copy.sinks == {}, "the other job publishes its own output"
     assert (copy.job_id, copy.kind, copy.forked_from) == (FORK, SnapshotKind.SAVEPOINT, owner.job_id)
     owner.store.delete([info.path for info in owner.store.list(Layout(owner.job_id).job)])
     assert missing_files(owner.store, copy) == []
