@@ -22,7 +22,7 @@ from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state_io import key_state
 from keyscale.state_io.key_state import KeyReadTooLargeError, KeyRequest, LatestKeys, read_history, read_key
 from keyscale.state_io.key_text import KeyTextError
-from tests.support.state.state_job import StateJob, group_of
+from tests.support.state.state_job import UID, StateJob, group_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -195,6 +195,17 @@ def test_objects_of_another_job_are_not_read_for_a_job(job: StateJob) -> None:
         read_key(KeyRequest(job.store.url, thief, "count", "1", manifest_path=stolen.path))
     with pytest.raises(ForeignStateError, match="begins with a snapshot of job"):
         read_key(KeyRequest(job.store.url, thief, "count", "1", manifest_path=job.manifest.path))
+
+
+def test_changelogs_of_another_job_in_a_jobs_log_are_not_read(job: StateJob, tmp_path: Path) -> None:
+    thief = StateJob(job.store, tmp_path / "thief", job_id=JobId("thief"))
+    thief.start(2)
+    stolen = [entry for _, entry in job.log.stored() if isinstance(entry, BatchCommitted)]
+    thief.commit(BatchId(0), stolen[0].operators[UID])
+    for read in (read_key, read_history):
+        for asked in (request(thief), request(thief, batch_id=0), request(thief, after="0")):
+            with pytest.raises(ForeignStateError, match="the log of job 'thief' names job/"):
+                read(asked)
 
 
 def test_the_history_of_a_key_has_each_change_of_the_stored_batches(job: StateJob) -> None:
