@@ -18,7 +18,7 @@ from keyscale.state.log.recovery import HistoryStart, NothingUsableError, choose
 from keyscale.state.objects.local_store import LocalObjectStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from keyscale.state.objects.object_store import ObjectInfo
@@ -79,6 +79,17 @@ def write(store: LocalObjectStore, *entries: LogEntry) -> None:
     log = CommitLog(store, LAYOUT)
     for position, entry in enumerate(entries, 1):
         log.append(position, entry)
+
+
+def set_times(store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch, times_ms: Mapping[str, int]) -> None:
+    """Gives the listed objects the times at which they were published."""
+    listed = store.list
+
+    def timed(prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        found = listed(prefix, start_after=start_after)
+        return (replace(info, modified_ms=times_ms.get(info.path, 0)) for info in found)
+
+    monkeypatch.setattr(store, "list", timed)
 
 
 def test_the_point_to_resume_from_is_after_the_bases_own(store: LocalObjectStore) -> None:
@@ -213,13 +224,19 @@ def test_a_savepoint_counts_although_the_store_gives_it_the_second_before_the_ch
 ) -> None:
     checkpoint = manifest(store, 1, log_position=4)
     later = manifest(store, 2, log_position=6, savepoint_id="later")
-    listed, times_ms = store.list, {checkpoint.path: 1_000_000, later.path: 1_000_000 - earlier_ms}
-
-    def coarse(prefix: str) -> Iterator[ObjectInfo]:
-        return (replace(info, modified_ms=times_ms.get(info.path, 0)) for info in listed(prefix))
-
-    monkeypatch.setattr(store, "list", coarse)
+    set_times(store, monkeypatch, {checkpoint.path: 1_000_000, later.path: 1_000_000 - earlier_ms})
     assert choose_base(store, JOB, None).manifest == (later if is_read else checkpoint)
+
+
+def test_a_savepoint_before_the_first_batch_of_a_rewind_counts_although_a_late_driver_publishes_after_it(
+    store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, disowned = manifest(store, 7, job_id=OTHER), manifest(store, 1, log_position=3)
+    write(store, opened(1), committed(1, 0), committed(1, 1), opened(2, given, rewinds=True))
+    first = manifest(store, 2, log_position=4, savepoint_id="first")
+    store.delete([file_of(given)])
+    set_times(store, monkeypatch, {first.path: 1_000_000, disowned.path: 1_060_000})
+    assert recover(store, JOB, None).base.manifest == first
 
 
 def test_only_manifests_count_among_the_files_of_checkpoints(store: LocalObjectStore) -> None:
