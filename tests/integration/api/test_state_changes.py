@@ -185,7 +185,6 @@ def test_a_change_that_finds_no_place_takes_no_number(client: httpx.Client, cont
         assert session.query(Event).filter(Event.kind.startswith("STATE_CHANGE")).all() == []
 
 
-@pytest.mark.real
 @pytest.mark.usefixtures("checkpointed")
 def test_two_changes_at_once_get_a_savepoint_each(
     client: httpx.Client, context: Context, monkeypatch: pytest.MonkeyPatch
