@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keyscale.api.access.principal import Principal
-from keyscale.api.errors import OperationIdTakenError, OperationNotFoundError
+from keyscale.api.errors import ApiError, OperationIdTakenError, OperationNotCancellableError, OperationNotFoundError
 from keyscale.api.lifecycle.downtime_breakdown import metrics_of_change, prepared_ms
 from keyscale.api.lifecycle.operation_results import described
 from keyscale.api.lifecycle.requests import is_cancellable
@@ -231,6 +231,35 @@ def test_a_change_can_be_cancelled_once_until_it_goes_back_or_is_over(
     assert is_cancellable(change(**columns)) is can_cancel
     assert service.operation_answer(change(**columns)).can_cancel is can_cancel
     assert not service.operation_answer(change(**columns, cancel_requested_at_ms=9)).can_cancel
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "error"),
+    [
+        (change(status=OperationStatus.CANCELLED), OperationNotCancellableError),
+        (change(phase=ChangePhase.ROLL_BACK), OperationNotCancellableError),
+        (None, OperationNotFoundError),
+    ],
+    ids=["cancelled", "goes back", "deleted"],
+)
+def test_an_operation_is_judged_as_it_is_once_its_job_is_locked(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, meanwhile: Operation | None, error: type[ApiError]
+) -> None:
+    """Another request changes the operation while this request waits for the job's lock."""
+    monkeypatch.setattr(service.operations, "find", lambda _, name: stored.rows.get(name))
+    stored.rows["c"] = change(status=OperationStatus.PENDING_APPROVAL)
+
+    def lock(_: Any, job_id: str) -> Job:
+        assert job_id == "job"
+        del stored.rows["c"]
+        if meanwhile is not None:
+            stored.rows["c"] = meanwhile
+        return JOB
+
+    monkeypatch.setattr(service.jobs, "lock", lock)
+    with pytest.raises(error):
+        service.cancel(stored.context, USER, "c")
+    assert stored.rung == 0
 
 
 def test_a_rescale_is_named_by_its_parallelism_and_any_other_change_by_its_revisions() -> None:
