@@ -18,6 +18,7 @@ from keyscale.api.control_plane import subscriber as subscriber_module
 from keyscale.api.control_plane.change_feed import CHECK_S, ChangeFeed
 from keyscale.api.control_plane.subscriber import EVERY_TOPIC, JOBS_NAMED_MAX, Subject, Subscriber, Topic
 from keyscale.api.errors import TooManyInFlightError
+from keyscale.api.events.stream_routes import EventStream
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories.job_versions import JobVersions
 from keyscale.vocabulary import OperationStatus, Role
@@ -211,6 +212,37 @@ def test_a_user_and_all_users_have_so_many_streams_and_a_closed_one_makes_room(d
         late = opened("carl")
         await asyncio.sleep(0)
         assert late._is_ending, "its reader comes back to another replica"
+
+    run_coroutine(play())
+
+
+@pytest.mark.parametrize("end", ["disconnected", "unsent", "cancelled"])
+def test_a_stream_makes_room_however_it_ends(database: Database, end: str) -> None:
+    async def play() -> None:
+        subscriber = database.feed.open(Subject(), Principal("ann", "ann", Role.VIEWER), Credential(None))
+        context: Any = SimpleNamespace(change_feed=database.feed)
+        is_open = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await is_open.wait()
+            if end != "disconnected":
+                await asyncio.Event().wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            await asyncio.sleep(0)
+            if message["type"] == "http.response.body":
+                is_open.set()
+                if end == "unsent":
+                    raise ConnectionResetError
+
+        scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+        answer = asyncio.create_task(EventStream(context, subscriber, 60.0)(scope, receive, send))
+        await is_open.wait()
+        if end == "cancelled":
+            answer.cancel()
+        await asyncio.wait([answer])
+        assert database.feed.streams == 0
 
     run_coroutine(play())
 
