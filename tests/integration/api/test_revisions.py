@@ -47,7 +47,7 @@ def test_a_settled_job_gets_a_revision_at_once_and_only_for_the_revision_that_wa
     assert client.patch("/v1/jobs/flights", json={"spec": {"parallelism": 4}}).json()["code"] == "REVISION_REQUIRED"
     assert patch(client, 1, parallelism=2).json()["to_revision"] == 1, "nothing changes"
     other = upload(b"print(2)\n").json()["id"]
-    answer = patch(client, 1, artifact_id=other, parameters={"input": "/in"}, message="why")
+    answer = patch(client, 1, artifact_id=other, parameters={"input": "https://ann:hunter2@files/in"}, message="why")
     assert (answer.status_code, answer.headers["ETag"], answer.json()["status"]) == (200, '"2"', "COMPLETED")
     late = patch(client, 1, parallelism=4)
     assert (late.status_code, late.json()["code"], late.json()["revision"]) == (412, "REVISION_CONFLICT", 2)
@@ -61,8 +61,12 @@ def test_a_settled_job_gets_a_revision_at_once_and_only_for_the_revision_that_wa
     ]
     by = {who: client.get("/v1/jobs/flights/revisions", params={"created_by": who}).json() for who in ("admin", "ada")}
     assert [len(found["revisions"]) for found in by.values()] == [2, 0]
-    diff = client.get("/v1/jobs/flights/revisions/1/diff", params={"to": 2}).json()["differences"]
-    assert [each["path"] for each in diff] == ["artifact_id", "parameters.input"]
+    for before, after, side in ((1, 2, "after"), (2, 1, "before")):
+        found = client.get(f"/v1/jobs/flights/revisions/{before}/diff", params={"to": after})
+        diff = found.json()["differences"]
+        assert [each["path"] for each in diff] == ["artifact_id", "parameters.input"]
+        assert "files/in" in diff[1][side]
+        assert "hunter2" not in found.text
     kept = client.delete(f"/v1/artifacts/{job['spec']['artifact_id']}").json()
     assert (kept["code"], "revision 1 of job flights" in kept["detail"]) == ("ARTIFACT_IN_USE", True)
 
