@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -26,6 +27,18 @@ NOTHING: dict[str, Any] = dict.fromkeys(RESTORE_OPTIONS)
 )
 def test_a_time_of_day_is_the_last_one_and_in_utc_as_times_are_shown(text: str, when: str) -> None:
     assert moment_ms(text, NOW) == datetime.fromisoformat(when).timestamp() * 1000
+
+
+@pytest.mark.parametrize(("text", "hour"), [("2026-11-20T09:00", 9), ("2026-11-20", 0)])
+def test_a_date_without_a_zone_is_in_utc_on_a_host_of_another_zone(
+    text: str, hour: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as host:
+        host.setenv("TZ", "XXX-5")
+        time.tzset()
+        found = moment_ms(text, NOW)
+    time.tzset()
+    assert found == datetime(2026, 11, 20, hour, tzinfo=UTC).timestamp() * 1000
 
 
 @pytest.mark.parametrize("text", ["25:00", "noon", "", "09:00:61"])
