@@ -167,6 +167,16 @@ def test_a_request_without_an_id_is_sent_once(perform: Perform) -> None:
     assert len(losing.requests) == 1
 
 
+def test_a_post_by_path_is_sent_once() -> None:
+    losing = Losing(1, httpx.Response(200, json={}))
+    with (
+        Keyscale(URL, "secret", transport=httpx.MockTransport(losing)) as client,
+        pytest.raises(ControlPlaneUnreachableError),
+    ):
+        client.post("/v1/tokens", {})
+    assert len(losing.requests) == 1
+
+
 def test_a_request_with_an_id_is_repeated_with_the_same_id(perform: Perform) -> None:
     losing = Losing(1, httpx.Response(404, json=DAY))
     with pytest.raises(RefusedError):
