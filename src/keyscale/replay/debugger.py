@@ -44,11 +44,12 @@ class Debugger(pdb.Pdb):
         self.reset()
         self.botframe = sys._getframe()
         self.set_continue()
+        outer = sys.gettrace()  # of an editor's debugger, or of a measurement of coverage
         sys.settrace(self.trace_dispatch)
         try:
             return operation()
         finally:
-            sys.settrace(None)
+            sys.settrace(outer)
 
 
 def is_left(error: BaseException) -> bool:
