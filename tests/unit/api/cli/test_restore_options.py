@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from keyscale.api.cli.errors import InvalidArgumentError
 from keyscale.api.cli.restore_options import RESTORE_OPTIONS, moment_ms, restore_request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NOW = datetime.fromisoformat("2026-11-24T10:30:00+00:00")
 NOTHING: dict[str, Any] = dict.fromkeys(RESTORE_OPTIONS)
@@ -29,16 +32,19 @@ def test_a_time_of_day_is_the_last_one_and_in_utc_as_times_are_shown(text: str, 
     assert moment_ms(text, NOW) == datetime.fromisoformat(when).timestamp() * 1000
 
 
-@pytest.mark.parametrize(("text", "hour"), [("2026-11-20T09:00", 9), ("2026-11-20", 0)])
-def test_a_date_without_a_zone_is_in_utc_on_a_host_of_another_zone(
-    text: str, hour: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def another_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as host:
         host.setenv("TZ", "XXX-5")
         time.tzset()
-        found = moment_ms(text, NOW)
+        yield
     time.tzset()
-    assert found == datetime(2026, 11, 20, hour, tzinfo=UTC).timestamp() * 1000
+
+
+@pytest.mark.usefixtures("another_zone")
+@pytest.mark.parametrize(("text", "hour"), [("2026-11-20T09:00", 9), ("2026-11-20", 0)])
+def test_a_date_without_a_zone_is_in_utc_on_a_host_of_another_zone(text: str, hour: int) -> None:
+    assert moment_ms(text, NOW) == datetime(2026, 11, 20, hour, tzinfo=UTC).timestamp() * 1000
 
 
 @pytest.mark.parametrize("text", ["25:00", "noon", "", "09:00:61"])
