@@ -372,13 +372,16 @@ def _column(values: Sequence[Any], shown: pa.DataType) -> pa.Array:
 
 
 def _chunks(entries: Iterable[RawEntry]) -> Iterator[list[RawEntry]]:
-    rest, chunk, size_bytes = iter(entries), list[RawEntry](), 0
-    while some := list(islice(rest, min(_ROWS_AT_ONCE, BATCH_ROWS_MAX - len(chunk)))):
+    rest, chunk, size_bytes, rows = iter(entries), list[RawEntry](), 0, _ROWS_AT_ONCE
+    while some := list(islice(rest, rows)):
         chunk += some
         size_bytes += sum(map(len, chain.from_iterable(some)))
         if len(chunk) >= BATCH_ROWS_MAX or size_bytes >= BATCH_BYTES_MAX:
             yield chunk
-            chunk, size_bytes = [], 0
+            chunk, size_bytes, rows = [], 0, _ROWS_AT_ONCE
+        else:  # no more rows than probably fit
+            fit = 1 + (BATCH_BYTES_MAX - size_bytes) * len(chunk) // max(1, size_bytes)
+            rows = min(_ROWS_AT_ONCE, BATCH_ROWS_MAX - len(chunk), fit)
     if chunk:
         yield chunk
 

@@ -1,4 +1,4 @@
-"""Mistakes that somebody has written as patches, a file of the product each."""
+"""Mistakes in patches; each patch changes one file of the product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each job has a process that reads its keys again and again, and that is started anew when it has ended."""
+"""A job's reading process answers many reads, and a new process follows after its end."""
 
 from __future__ import annotations
 
