@@ -11,15 +11,12 @@ from keyscale.api.key_state import changed_keys
 from keyscale.api.key_state.schemas import KeyChangeRequest
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 from keyscale.api.maintenance.savepoint_release import SavepointRelease
-from keyscale.db.models import Attempt, Checkpoint, Event, Job
+from keyscale.db.models import Attempt, Event, Job
 from keyscale.db.repositories import checkpoints
-from keyscale.identifiers import JobId
-from keyscale.state.layout import location_of
-from keyscale.state.objects.opening import open_store
 from keyscale.state_io import StateReader, key_change, reading_process
 from keyscale.state_io.verified_state import verify_state
-from keyscale.vocabulary import AttemptStage, CheckpointStatus, JobStatus, Role, SnapshotOwner
-from tests.support.state.state_job import StateJob
+from keyscale.vocabulary import AttemptStage, JobStatus, Role
+from tests.support.control_plane.snapshots import checkpoint_counts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,39 +25,18 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
-    from keyscale.state.objects.object_store import ObjectStore
 
 pytestmark = pytest.mark.either_database
 CHANGES = "/v1/jobs/flights/state-changes"
 
 
-def take_checkpoint(context: Context, store: ObjectStore, job_id: JobId, directory: Path) -> str:
-    """Takes and registers a checkpoint with the counts 1 and 2 of the keys 1 and 2."""
-    state = StateJob(store, directory / "local", job_id=job_id)
-    state.start(2)
-    state.run_batch({1: 1, 2: 2})
-    taken = location_of(store.url, state.checkpoint()[0].path)
-    with context.sessions.begin() as session:
-        session.add(
-            Checkpoint(
-                job_id=job_id, checkpoint_id=1, status=CheckpointStatus.COMPLETED, attempt=1, is_savepoint=False,
-                checkpointed_size=1, state_size=1, end_to_end_duration=1, owner=SnapshotOwner.PLATFORM,
-                trigger_timestamp=1, processed_records=0, num_subtasks=1, num_acknowledged_subtasks=1,
-                external_path=taken,
-            )
-        )  # fmt: skip
-    return taken
-
-
 def test_a_key_of_a_stopped_job_is_set_in_a_savepoint_that_is_not_the_jobs_history(
     client: httpx.Client, context: Context, job: dict[str, Any], tmp_path: Path
 ) -> None:
-    with context.sessions() as session:
-        store = open_store(session.get_one(Job, job["id"]).store_url)
     change = {"operator": "count", "state": "count", "key": "1", "value": 40, "id": "repaired"}
     missing = client.post(CHANGES, json=change)
     assert (missing.status_code, missing.json()["code"]) == (404, "CHECKPOINT_NOT_FOUND")
-    taken = take_checkpoint(context, store, JobId(job["id"]), tmp_path)
+    taken = checkpoint_counts(context.sessions, job["id"], tmp_path, {1: 1, 2: 2}, parallelism=2)
 
     answer = client.post(CHANGES, json=change)
     assert answer.status_code == 201, answer.text
@@ -104,9 +80,7 @@ def test_a_key_of_a_stopped_job_is_set_in_a_savepoint_that_is_not_the_jobs_histo
 def test_several_keys_are_changed_in_one_savepoint_or_not_at_all(
     client: httpx.Client, context: Context, job: dict[str, Any], tmp_path: Path
 ) -> None:
-    with context.sessions() as session:
-        store = open_store(session.get_one(Job, job["id"]).store_url)
-    take_checkpoint(context, store, JobId(job["id"]), tmp_path)
+    checkpoint_counts(context.sessions, job["id"], tmp_path, {1: 1, 2: 2}, parallelism=2)
     place = {"operator": "count", "state": "count"}
     changes = [{**place, "key": "1", "deletes": True}, {**place, "key": "2", "value": 7}]
     several = client.post(CHANGES, json={"changes": changes, "id": "several"})
@@ -130,9 +104,7 @@ def test_several_keys_are_changed_in_one_savepoint_or_not_at_all(
 @pytest.fixture
 def checkpointed(context: Context, job: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job with a checkpoint, and a control plane that changes states in its own process."""
-    with context.sessions() as session:
-        store = open_store(session.get_one(Job, job["id"]).store_url)
-    take_checkpoint(context, store, JobId(job["id"]), tmp_path)
+    checkpoint_counts(context.sessions, job["id"], tmp_path, {1: 1, 2: 2}, parallelism=2)
 
     def read_state(_context: Context, _user: Principal, read: str, asked: dict[str, Any]) -> dict[str, Any]:
         return reading_process._answer(read, dict(asked))

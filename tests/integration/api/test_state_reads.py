@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.db.models import Checkpoint, Job
+from keyscale.db.models import Job
 from keyscale.identifiers import JobId
-from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store
-from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
+from tests.support.control_plane.snapshots import checkpoint_counts
 from tests.support.state.state_job import StateJob
 
 if TYPE_CHECKING:
@@ -23,27 +22,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 
-def note_checkpoint(context: Context, job_id: str, location: str) -> None:
-    with context.sessions.begin() as session:
-        session.add(
-            Checkpoint(
-                job_id=job_id, checkpoint_id=1, status=CheckpointStatus.COMPLETED, attempt=1, is_savepoint=False,
-                checkpointed_size=1, state_size=1, end_to_end_duration=1, owner=SnapshotOwner.PLATFORM,
-                trigger_timestamp=1, processed_records=0, num_subtasks=1, num_acknowledged_subtasks=1,
-                external_path=location,
-            )
-        )  # fmt: skip
-
-
 def test_the_latest_checkpoint_is_that_of_the_history_which_the_job_continues(
     client: httpx.Client, context: Context, job: dict[str, Any], tmp_path: Path
 ) -> None:
-    with context.sessions() as session:
-        store = open_store(session.get_one(Job, job["id"]).store_url)
-    state = StateJob(store, tmp_path / "local", job_id=JobId(job["id"]))
-    state.start(1)
-    state.run_batch({1: 1})
-    note_checkpoint(context, job["id"], location_of(store.url, state.checkpoint()[0].path))
+    checkpoint_counts(context.sessions, job["id"], tmp_path, {1: 1})
     params = {"key": "1", "at": "checkpoint"}
     found = client.get("/v1/jobs/flights/state/count", params=params)
     assert (found.status_code, found.json()["states"][0]["rows"]) == (200, [{"value": 1}])
@@ -81,13 +63,7 @@ def test_a_keys_state_is_that_after_the_last_committed_batch(
 def test_sql_runs_over_the_state_in_a_checkpoint(
     client: httpx.Client, context: Context, job: dict[str, Any], tmp_path: Path
 ) -> None:
-    with context.sessions() as session:
-        store = open_store(session.get_one(Job, job["id"]).store_url)
-    state = StateJob(store, tmp_path / "local", job_id=JobId(job["id"]))
-    state.start(1)
-    state.run_batch({1: 1, 2: 2})
-    location = location_of(store.url, state.checkpoint()[0].path)
-    note_checkpoint(context, job["id"], location)
+    checkpoint_counts(context.sessions, job["id"], tmp_path, {1: 1, 2: 2})
     place = "/v1/jobs/flights/checkpoints/1/sql"
     answer = client.post(place, json={"statement": "select key.id, value from count.count order by 1", "rows_max": 1})
     assert answer.status_code == 200, answer.text

@@ -21,14 +21,37 @@ from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import open_store
 from keyscale.vocabulary import CheckpointStatus, CommandStatus, OperationKind, OperationStatus, SnapshotOwner
+from tests.support.state.state_job import StateJob
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from sqlalchemy.orm import Session, sessionmaker
 
 
 BEGUN_MS = 1_795_000_000_000
+
+
+def checkpoint_counts(
+    sessions: sessionmaker[Session], job_id: str, directory: Path, counts: dict[int, int], parallelism: int = 1
+) -> str:
+    """Takes and registers a job's first checkpoint, of real state with these counts by key; returns its location."""
+    with sessions.begin() as session:
+        store = open_store(session.get_one(Job, job_id).store_url)
+        state = StateJob(store, directory / "local", job_id=JobId(job_id))
+        state.start(parallelism)
+        state.run_batch(counts)
+        location = location_of(store.url, state.checkpoint()[0].path)
+        session.add(
+            Checkpoint(
+                job_id=job_id, checkpoint_id=1, status=CheckpointStatus.COMPLETED, attempt=1, is_savepoint=False,
+                checkpointed_size=1, state_size=1, end_to_end_duration=1, owner=SnapshotOwner.PLATFORM,
+                trigger_timestamp=1, processed_records=0, num_subtasks=1, num_acknowledged_subtasks=1,
+                external_path=location,
+            )
+        )  # fmt: skip
+    return location
 
 
 class Snapshots:
