@@ -133,6 +133,7 @@ OUTPUT = (
         "more often than",
         0,
         history=data_plane_scenes("steady", sinks=("kafka",), faults=DOUBTFUL),
+        is_dear=True,
     ),
     Guard(
         "A table's marker says whether a batch is published.",
