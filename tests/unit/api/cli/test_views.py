@@ -1,0 +1,382 @@
+"""Each command shows the parts of an answer, with their units, and asks for them with what its options say."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from keyscale.api.cli import artifacts
+from keyscale.client import sender
+from tests.support.control_plane.command_line import CommandAnswer, done, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Answers = dict[str, Any]
+"""The answers of a control plane by request: JSON, bytes, or several of them, one after the other."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answers], list[Any]]:
+    """Returns a function that sets the answers, and returns the list of requests."""
+
+    def answering(answers: Answers) -> list[Any]:
+        requests: list[Any] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            name = f"{request.method} {request.url.raw_path.decode()}"
+            is_json = request.headers.get("content-type") == "application/json"
+            requests.append((name, json.loads(request.content)) if is_json else name)
+            given = answers[name]
+            found = given.pop(0) if isinstance(given, list) else given
+            return httpx.Response(200, content=found) if isinstance(found, bytes) else httpx.Response(200, json=found)
+
+        monkeypatch.setattr(sender, "_proving", lambda _: httpx.MockTransport(answer))
+        monkeypatch.setattr(sender, "_trusted", lambda _: False)
+        return requests
+
+    return answering
+
+
+def keyscale(*arguments: str) -> CommandAnswer:
+    return run("--url", "http://127.0.0.1:9", "--token", "the-token-of-a-user", *arguments)
+
+
+def lines(answer: CommandAnswer) -> list[str]:
+    """Returns what a command prints, with one space between words."""
+    return [" ".join(line.split()) for line in done(answer).stdout.splitlines()]
+
+
+EFFECT = {"capacity": 20.5, "utilization": 0.5, "work_ms": 3.0}
+DECISION: dict[str, Any] = {
+    "id": 9,
+    "at_ms": 1,
+    "confirmed_at_ms": 2,
+    "verdict": "SCALE_UP",
+    "parallelism": 2,
+    "target": 4,
+    "message": "too slow",
+    "advice": None,
+    "facts": {"lag_records": 7},
+    "present": EFFECT,
+    "expected": None,
+    "measured": None,
+    "operation_id": None,
+    "outcome": None,
+}
+MOVE = {**DECISION, "id": 8, "message": "was slow", "operation_id": "o", "outcome": "KEPT", "measured": EFFECT}
+
+
+def test_the_autoscaler_is_shown_with_its_decision_and_its_last_move(asked: Callable[[Answers], list[Any]]) -> None:
+    answer = {"mode": "ACTIVE", "decision": DECISION, "last_move": MOVE}
+    requests = asked({"GET /v1/jobs/a%2Fb/autoscaler": answer})
+    shown = lines(keyscale("autoscaler", "show", "a/b"))
+    effect = '{ "capacity": 20.5, "utilization": 0.5, "work_ms": "3 ms" }'
+    assert " ".join(shown) == (
+        "mode ACTIVE verdict SCALE_UP message too slow advice - parallelism 2 target 4"
+        " at_ms 1970-01-01 00:00:00.001 confirmed_at_ms 1970-01-01 00:00:00.002"
+        f' present {effect} facts {{ "lag_records": 7 }}'
+        ' last_move { "message": "was slow", "outcome": "KEPT", "at_ms": "1970-01-01 00:00:00.001",'
+        f' "operation_id": "o", "present": {effect}, "measured": {effect} }}'
+    )
+    assert done(keyscale("autoscaler", "show", "a/b", "--json")).json == answer
+    assert requests == ["GET /v1/jobs/a%2Fb/autoscaler"] * 2
+
+
+def test_an_autoscaler_without_a_decision_has_its_mode_alone(asked: Callable[[Answers], list[Any]]) -> None:
+    asked({"GET /v1/jobs/flights/autoscaler": {"mode": "OFF", "decision": None, "last_move": None}})
+    assert lines(keyscale("autoscaler", "show", "flights")) == ["mode OFF"]
+
+
+def test_a_replay_of_the_input_is_shown_with_each_lag_at_its_name(asked: Callable[[Answers], list[Any]]) -> None:
+    path = "GET /v1/jobs/flights/autoscaler/replay?parallelism=4&hours=2.0"
+    answer = {
+        "parallelism": 4,
+        "capacity": 12_345.6,
+        "peaks": {"measured_ms": 2000, "as_run_ms": None, "replayed_ms": 500},
+        "error": 0.126,
+        "reason": None,
+    }
+    requests = asked({path: [answer, {**answer, "error": None}, {**answer, "peaks": None, "reason": "no input"}]})
+    command = ("autoscaler", "replay", "flights", "-p", "4", "--hours", "2")
+    assert lines(keyscale(*command)) == [
+        "parallelism 4",
+        "capacity 12,346 records/s",
+        "largest lag, replayed 500 ms",
+        "largest lag, measured 2 s",
+        "largest lag, by the model as run -",
+        "error of the model 13%",
+    ]
+    assert lines(keyscale(*command))[-1] == "error of the model -"
+    assert lines(keyscale(*command)) == ["nothing can be replayed: no input"]
+    assert requests == [path] * 3
+
+
+def test_decisions_are_asked_for_and_listed_as_the_options_say(asked: Callable[[Answers], list[Any]]) -> None:
+    path = "GET /v1/jobs/flights/autoscaler/decisions"
+    answers: Answers = {f"{path}?limit=100&moves_only=false": {"decisions": []}}
+    answers[f"{path}?limit=5&moves_only=true"] = {"decisions": [MOVE]}
+    requests = asked(answers)
+    assert len(lines(keyscale("autoscaler", "decisions", "flights"))) == 1
+    assert lines(keyscale("autoscaler", "decisions", "flights", "--moves", "--limit", "5")) == [
+        "AT UNTIL VERDICT FROM TO OUTCOME MESSAGE",
+        "1970-01-01 00:00:00.001 1970-01-01 00:00:00.002 SCALE_UP 2 4 KEPT was slow",
+    ]
+    assert requests == list(answers)
+
+
+def test_wheels_of_requirements_are_uploaded_and_listed(
+    asked: Callable[[Answers], list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = [tmp_path / "a-1.whl", tmp_path / "b-2.whl"]
+    for wheel in wheels:
+        wheel.write_text(wheel.name)
+    given: list[Any] = []
+
+    class Downloaded:
+        def __init__(self, path: Path, platform: Any) -> None:
+            given.extend((path, platform))
+
+        def __enter__(self) -> list[Path]:
+            return wheels
+
+        def __exit__(self, *_: object) -> None:
+            given.append("deleted")
+
+    monkeypatch.setattr(artifacts, "downloaded_wheels", Downloaded)
+    rows = [
+        {"id": name, "filename": name, "version": 3, "kind": "WHEEL", "size_bytes": 2048, "created_at_ms": 1}
+        for name in ("up-a", "up-b")
+    ]
+    requests = asked({"GET /v1/artifacts/platform": {"packages": {}}, "POST /v1/artifacts": rows})
+    (tmp_path / "requirements.txt").write_text("a\n")
+    assert lines(keyscale("artifacts", "upload", "--requirements", str(tmp_path / "requirements.txt"))) == [
+        "ID FILE VERSION KIND SIZE CREATED",
+        "up-a up-a 3 WHEEL 2.0 KiB 1970-01-01 00:00:00.001",
+        "up-b up-b 3 WHEEL 2.0 KiB 1970-01-01 00:00:00.001",
+    ]
+    assert requests == ["GET /v1/artifacts/platform", *["POST /v1/artifacts"] * 2]
+    assert given == [tmp_path / "requirements.txt", {"packages": {}}, "deleted"]
+    missing = keyscale("artifacts", "upload", "--requirements", str(tmp_path))
+    assert (missing.exit_code, "is not a file" in missing.stderr, len(requests)) == (1, True, 3)
+
+
+def test_the_platform_is_shown_with_its_packages_and_packages_of_jars(asked: Callable[[Answers], list[Any]]) -> None:
+    answer = {"python_version": "3.11.7", "packages": {"numpy": "2.1"}, "jar_packages": ["kafka"]}
+    asked({"GET /v1/artifacts/platform": answer})
+    shown = lines(keyscale("artifacts", "platform"))
+    assert shown == ["NAME VERSION", "python 3.11.7", "numpy 2.1", "package:kafka -"]
+
+
+ARTIFACT = {
+    "id": "a",
+    "name": "flights",
+    "version": 2,
+    "filename": "flights.py",
+    "kind": "PYTHON",
+    "size_bytes": 5,
+    "sha256": "x",
+    "created_at_ms": 1,
+    "uploaded_by": "ann",
+    "used_by": [],
+}
+
+
+def test_an_artifact_is_written_to_its_own_name_or_to_the_chosen_file(
+    asked: Callable[[Answers], list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked({"GET /v1/artifacts/a": ARTIFACT, "GET /v1/artifacts/a/content": b"\x00\xff"})
+    monkeypatch.chdir(tmp_path)
+    assert lines(keyscale("artifacts", "download", "a")) == ["wrote flights.py"]
+    assert (tmp_path / "flights.py").read_bytes() == b"\x00\xff"
+    other = tmp_path / "other.py"
+    answer = done(keyscale("artifacts", "download", "a", "-o", str(other), "--json"))
+    assert (answer.json, other.read_bytes()) == ({"file": str(other), "size_bytes": 2}, b"\x00\xff")
+    refused = keyscale("artifacts", "download", "a", "-o", str(tmp_path / "none" / "x"))
+    assert (refused.exit_code, "cannot be written: No such file" in refused.stderr) == (1, True)
+
+
+def test_jobs_are_recovered_part_by_part_and_a_refused_job_fails_the_command(
+    asked: Callable[[Answers], list[Any]],
+) -> None:
+    failure = {"code": "STATE_TOO_NEW", "message": "it is newer"}
+    jobs = [
+        {"id": "1", "name": "a", "outcome": "RECOVERED", "revision": 3, "failure": None},
+        {"id": "2", "name": "b", "outcome": "REFUSED", "revision": None, "failure": failure},
+        {"id": "3", "name": "c", "outcome": "PRESENT", "revision": 1, "failure": None},
+    ]
+    parts = [{"jobs": jobs[:1], "next": "1"}, {"jobs": jobs[1:2], "next": "2"}, {"jobs": jobs[2:], "next": None}]
+    requests = asked({"POST /v1/recover": [*parts, {"jobs": jobs[:1], "next": None}, {"jobs": [], "next": None}]})
+    answer = keyscale("recover", "--store", "s3://b", "--job", "x", "--job", "y", "--dry-run")
+    assert answer.exit_code == 1
+    assert [" ".join(line.split()) for line in answer.stdout.splitlines()] == [
+        "ID NAME OUTCOME REVISION WHY",
+        "1 a would be recovered 3 -",
+        "2 b refused - STATE_TOO_NEW: it is newer",
+        "3 c present 1 -",
+    ]
+    body = {"store_url": "s3://b", "jobs": ["x", "y"], "dry_run": True}
+    assert requests == [("POST /v1/recover", {**body, "after": after}) for after in (None, "1", "2")]
+    assert lines(keyscale("recover"))[1] == "1 a recovered 3 -"
+    assert requests[3][1] == {"store_url": None, "jobs": [], "dry_run": False, "after": None}
+    assert lines(keyscale("recover")) == ["the store has no record of a job; check the URL of --store"]
+
+
+def test_the_place_of_the_control_plane_is_shown_with_a_masked_token(tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path))
+    assert lines(keyscale(*home, "where")) == [
+        "url: http://127.0.0.1:9",
+        "dashboard: http://127.0.0.1:9/ui/",
+        "token: the-to…",
+        f"home: {tmp_path}",
+    ]
+    shown = done(keyscale(*home, "where", "--show-token", "--json")).json
+    assert shown["token"] == "the-token-of-a-user"  # noqa: S105 - a test's own
+
+
+def test_the_health_is_shown_with_the_leader_and_all_quotas(asked: Callable[[Answers], list[Any]]) -> None:
+    answer = {"status": "OK", "leader": {"url": "http://b", "epoch": 3}, "quotas": {"jobs": 5, "cores": 8}}
+    asked({"GET /health": answer})
+    assert lines(keyscale("health")) == ["status: OK", "leader: http://b", "quotas: jobs 5, cores 8"]
+    assert done(keyscale("health", "--json")).json == answer
+
+
+def test_metrics_of_functions_are_shown_with_labels_and_the_mean_of_a_histogram(
+    asked: Callable[[Answers], list[Any]],
+) -> None:
+    def metric(name: str, kind: str, value: float | None, histogram: Any = None, **labels: str) -> dict[str, Any]:
+        made = {"name": name, "operator": "count", "kind": kind, "labels": labels}
+        return {**made, "value": value, "histogram": histogram}
+
+    metrics = [
+        metric("seen", "COUNTER", 12_345, team="a", lang="de"),
+        metric("size", "GAUGE", None),
+        metric("time", "HISTOGRAM", None, {"count": 1200, "sum": 600.0}),
+        metric("idle", "HISTOGRAM", None, {"count": 0, "sum": 0.0}),
+        metric("zero", "GAUGE", 0),
+    ]
+    asked({"GET /v1/jobs/flights/user-metrics": {"user_metrics": metrics}})
+    assert lines(keyscale("jobs", "metrics", "flights")) == [
+        "METRIC LABELS OPERATOR KIND VALUE",
+        "seen team=a, lang=de count COUNTER 12,345",
+        "size - count GAUGE -",
+        "time - count HISTOGRAM 1,200, mean 0.5",
+        "idle - count HISTOGRAM 0",
+        "zero - count GAUGE 0",
+    ]
+
+
+def state(name: str, fate: str, **facts: Any) -> dict[str, Any]:
+    usual: dict[str, Any] = {"kind": "value", "reason": None, "rules": [], "stored": "int", "declared": None}
+    return {"name": name, "fate": fate, **usual, **facts}
+
+
+PLAN: dict[str, Any] = {
+    "compatible": True,
+    "operators": [
+        {
+            "uid": "count",
+            "fate": "KEPT",
+            "reason": None,
+            "states": [
+                state("clicks", "KEPT"),
+                state("sum", "MIGRATED", declared="long", rules=["int to long", "x"]),
+                state("bad", "INCOMPATIBLE", kind="map", declared="text", reason="no"),
+            ],
+        },
+        {"uid": "gone", "fate": "DROPPED", "reason": "not in the program", "states": []},
+        {"uid": "map", "fate": "NEW", "reason": None, "states": []},
+    ],
+    "settings": [{"name": "parallelism", "before": 2, "after": 4}],
+    "sources": [
+        {"uid": "in", "fate": "KEPT", "reason": None},
+        {"uid": "old", "fate": "DROPPED", "reason": "why"},
+        {"uid": "new", "fate": "NEW", "reason": None},
+    ],
+    "sinks": [
+        {"uid": "a", "fate": "NEW", "reason": None},
+        {"uid": "b", "fate": "DROPPED", "reason": None},
+        {"uid": "c", "fate": "DROPPED", "reason": "why"},
+    ],
+    "movement": {"state_bytes": 4096, "moved_bytes": 1024},
+    "rescale_mode": "LIVE",
+    "not_live": None,
+    "downtime": {"expected_ms": 1500, "reason": None},
+    "failure": None,
+    "requires_allow_non_restored_state": False,
+}
+
+
+def test_a_plan_is_shown_with_the_fate_of_each_state_and_fails_if_it_cannot_be_applied(
+    asked: Callable[[Answers], list[Any]],
+) -> None:
+    failure = {"code": "BROKEN", "message": "it broke", "traceback": "line 1", "advice": "mend it"}
+    worse = {
+        **PLAN,
+        "compatible": False,
+        "operators": [],
+        "settings": [],
+        "rescale_mode": "RESTART",
+        "not_live": {"message": "slots"},
+        "downtime": {"expected_ms": None, "reason": "never measured"},
+        "failure": failure,
+        "requires_allow_non_restored_state": True,
+    }
+    requests = asked({"PATCH /v1/jobs/flights": [{"plan": PLAN}, {"plan": worse}]})
+    kept = ["source old: why", "source new: NEW", "sink b: dropped", "sink c: dropped; why"]
+    assert lines(keyscale("jobs", "plan", "flights", "-p", "4")) == [
+        "OPERATOR STATE KIND FATE DETAILS",
+        "count clicks value KEPT int",
+        "count sum value MIGRATED int to long; x",
+        "count bad map INCOMPATIBLE stored: int; declared: text",
+        "gone DROPPED not in the program",
+        "map NEW",
+        "setting parallelism: 2 to 4",
+        *kept,
+        "state: 4.0 KiB, of which 1.0 KiB move",
+        "carried out by the running driver, between two batches",
+        "downtime: about 1.5 s",
+    ]
+    refused = keyscale("jobs", "plan", "flights", "-p", "4")
+    assert (refused.exit_code, "the change cannot be applied" in refused.stderr) == (1, True)
+    assert refused.stdout.splitlines() == [
+        *kept,
+        "state: 4.0 KiB, of which 1.0 KiB move",
+        "carried out by a new driver: slots",
+        "downtime: never measured",
+        "BROKEN: it broke",
+        "line 1",
+        "mend it",
+        "state or output would be lost: --allow-non-restored-state has to allow it",
+    ]
+    assert requests == [("PATCH /v1/jobs/flights", {"spec": {"parallelism": 4}, "dry_run": True})] * 2
+
+
+def test_a_checkpoint_is_shown_with_a_line_per_subtask(asked: Callable[[Answers], list[Any]]) -> None:
+    subtasks = [
+        {"index": index, "key_group_start": 4 * index, "key_group_end": 4 * index + 3, "status": "COMPLETED"}
+        | {
+            "checkpoint": {"sync": 2, "async": 30 + index},
+            "start_delay": 1000,
+            "checkpointed_size": 1,
+            "state_size": 2048,
+        }
+        for index in range(2)
+    ]
+    asked({"GET /v1/jobs/flights/checkpoints/6": {"id": 6, "operators": [{"uid": "count", "subtasks": subtasks}]}})
+    assert lines(keyscale("checkpoints", "show", "flights", "6")) == [
+        "id 6",
+        "",
+        "OPERATOR SUBTASK FROM GROUP TO GROUP STATUS SYNC ASYNC START DELAY INCREMENT FULL SIZE",
+        "count 0 0 3 COMPLETED 2 ms 30 ms 1 s 1 B 2.0 KiB",
+        "count 1 4 7 COMPLETED 2 ms 31 ms 1 s 1 B 2.0 KiB",
+    ]
+
+
+def test_a_savepoint_is_kept_and_shown(asked: Callable[[Answers], list[Any]]) -> None:
+    asked({"POST /v1/jobs/flights/savepoints/a%2Fb/keep": {"savepoint_id": "a/b", "owner": "USER"}})
+    assert lines(keyscale("savepoints", "keep", "flights", "a/b")) == ["savepoint_id a/b", "owner USER"]
