@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import hashlib
+import io
+import os
 import pickle
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.stub import Stubber
+from boto3.exceptions import S3UploadFailedError
+from botocore.exceptions import ConnectTimeoutError, NoCredentialsError, PartialCredentialsError, ProfileNotFound
+from botocore.response import StreamingBody
+from botocore.stub import ANY, Stubber
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from urllib3.exceptions import ProtocolError
 
 from keyscale.state.objects import s3_store
 from keyscale.state.objects.errors import (
@@ -23,12 +31,13 @@ from keyscale.state.objects.errors import (
     ObjectNotFoundError,
     ObjectTooLargeError,
     StoreForbiddenError,
+    StoreFullError,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUrlError,
 )
 from keyscale.state.objects.local_store import LocalObjectStore
-from keyscale.state.objects.object_store import TEMPORARY_PREFIX, ObjectStore, check_path, probe
+from keyscale.state.objects.object_store import TEMPORARY_PREFIX, ObjectInfo, ObjectStore, check_path, probe
 from keyscale.state.objects.opening import open_store
 from keyscale.state.objects.s3_store import S3ObjectStore
 from tests.support.servers.s3_server import S3Server, running_s3_server
@@ -37,6 +46,8 @@ from tests.support.state.faulty_store import Fault, FaultyStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from mypy_boto3_s3 import S3Client
 
 
 @pytest.fixture(scope="module")
@@ -333,16 +344,210 @@ def test_the_probe_accepts_a_store_after_a_lost_answer_and_leaves_nothing(tmp_pa
     assert list(faulty.list("")) == []
 
 
-@pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[S3ObjectStore, Stubber]]:
+@pytest.fixture(scope="module")
+def s3_client() -> S3Client:
+    """A client of S3 for prepared answers; making one takes as long as all other work of such a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        return S3ObjectStore("bucket", endpoint_url="http://127.0.0.1:9", attempts_max=1)._client
+
+
+@contextmanager
+def answering(client: S3Client, prefix: str = "", **options: Any) -> Iterator[tuple[S3ObjectStore, Stubber]]:
     """A store in S3 with prepared answers; a request without a prepared answer fails the test."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setattr(s3_store, "_CONFLICT_PAUSE_SECONDS", 0.0)
-    store = S3ObjectStore("bucket", endpoint_url="http://127.0.0.1:9", attempts_max=1)
-    with Stubber(store._client) as stubber:
+    store = S3ObjectStore("bucket", prefix, endpoint_url="http://127.0.0.1:9", **options)
+    store._opened = (os.getpid(), client)
+    with Stubber(client) as stubber:
         yield store, stubber
         stubber.assert_no_pending_responses()
+
+
+@pytest.fixture
+def answers(s3_client: S3Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[S3ObjectStore, Stubber]]:
+    monkeypatch.setattr(s3_store, "_CONFLICT_PAUSE_SECONDS", 0.0)
+    with answering(s3_client) as answers:
+        yield answers
+
+
+@pytest.fixture
+def below_a_prefix(s3_client: S3Client) -> Iterator[tuple[S3ObjectStore, Stubber]]:
+    """As `answers`, for a store in a part of its bucket."""
+    with answering(s3_client, "/a/b/") as answers:
+        yield answers
+
+
+def body(content: bytes) -> dict[str, Any]:
+    return {"Body": StreamingBody(io.BytesIO(content), len(content)), "ContentLength": len(content)}
+
+
+def test_every_request_to_s3_is_for_the_stores_part_of_the_bucket(
+    below_a_prefix: tuple[S3ObjectStore, Stubber], tmp_path: Path
+) -> None:
+    store, stubber = below_a_prefix
+    (tmp_path / "file").write_bytes(b"content")
+    digest = {"Key": "a/b/x", "Bucket": "bucket", "ContentMD5": "mgNkuembtIDdJeHwKEyFVQ=="}
+    x, modified = {"Bucket": "bucket", "Key": "a/b/x"}, dt.datetime(2026, 1, 2, 3, 4, 5, 678_000, dt.UTC)
+    info = {"ContentLength": 7, "LastModified": modified}
+    found = ObjectInfo("x", 7, 1_767_323_045_678)
+    assert store.url == "s3://bucket/a/b"
+    stubber.add_response("put_object", {}, {**digest, "Body": b"content"})
+    store.put("x", b"content")
+    stubber.add_response("put_object", {}, {**digest, "Body": b"content", "IfNoneMatch": "*"})
+    store.create("x", b"content")
+    stubber.add_response("get_object", body(b"content"), x)
+    assert store.get("x") == b"content"
+    stubber.add_response("head_object", info, x)
+    assert store.head("x") == found
+    stubber.add_response("put_object", {}, {**digest, "Body": ANY})
+    stubber.add_response("head_object", info, x)
+    store.upload(tmp_path / "file", "x")
+    stubber.add_response("get_object", body(b"content"), x)
+    store.download("x", tmp_path / "target", size_bytes=7, sha256=hashlib.sha256(b"content").hexdigest())
+    assert (tmp_path / "target").read_bytes() == b"content"
+    listed = {"Contents": [{"Key": "a/b/x", "Size": 7, "LastModified": modified}]}
+    stubber.add_response(
+        "list_objects_v2", listed, {"Bucket": "bucket", "Prefix": "a/b/log/", "StartAfter": "a/b/log/1"}
+    )
+    assert list(store.list("log/", start_after="log/1")) == [found]
+    stubber.add_response("head_object", info, x)
+    stubber.add_response("copy_object", {}, {"Bucket": "bucket", "Key": "a/b/y", "CopySource": x})
+    store.copy("x", "y")
+    stubber.add_response(
+        "delete_objects", {}, {"Bucket": "bucket", "Delete": {"Objects": [{"Key": "a/b/x"}], "Quiet": True}}
+    )
+    store.delete(["x"])
+
+
+def test_uploads_of_parts_that_began_before_a_time_are_ended(
+    below_a_prefix: tuple[S3ObjectStore, Stubber],
+) -> None:
+    store, stubber = below_a_prefix
+    before_ms = 1_700_000_000_500
+    began = {
+        f"{offset_ms}": dt.datetime.fromtimestamp((before_ms + offset_ms) / 1000, dt.UTC)
+        for offset_ms in (-90_000_000, -1, 0, 1)
+    }
+    uploads = [{"Key": f"a/b/job/{id_}", "UploadId": id_, "Initiated": time} for id_, time in began.items()]
+    wanted = {"Bucket": "bucket", "Prefix": "a/b/job/"}
+    page = {"Uploads": uploads[:1], "IsTruncated": True, "NextKeyMarker": "k", "NextUploadIdMarker": "u"}
+    stubber.add_response("list_multipart_uploads", page, wanted)
+    stubber.add_response(
+        "abort_multipart_upload", {}, {"Bucket": "bucket", "Key": "a/b/job/-90000000", "UploadId": "-90000000"}
+    )
+    stubber.add_response(
+        "list_multipart_uploads", {"Uploads": uploads[1:]}, {**wanted, "KeyMarker": "k", "UploadIdMarker": "u"}
+    )
+    stubber.add_client_error(
+        "abort_multipart_upload",
+        "NoSuchUpload",
+        http_status_code=404,
+        expected_params={"Bucket": "bucket", "Key": "a/b/job/-1", "UploadId": "-1"},
+    )
+    assert store.remove_unfinished("job/", before_ms) == 1, "the second has ended in the meantime"
+
+
+def test_an_upload_to_s3_counts_only_if_the_object_has_its_size(
+    below_a_prefix: tuple[S3ObjectStore, Stubber], tmp_path: Path
+) -> None:
+    store, stubber = below_a_prefix
+    (tmp_path / "file").write_bytes(b"content")
+    stubber.add_response("put_object", {})
+    stubber.add_response("head_object", {"ContentLength": 6, "LastModified": dt.datetime.now(dt.UTC)})
+    with pytest.raises(StoreUnavailableError, match="another size"):
+        store.upload(tmp_path / "file", "x")
+    stubber.add_response("put_object", {})
+    stubber.add_client_error("head_object", "404", http_status_code=404)
+    with pytest.raises(StoreUnavailableError, match="is missing"):
+        store.upload(tmp_path / "file", "x")
+
+
+def test_a_read_from_s3_that_was_damaged_on_the_way_is_repeated(
+    below_a_prefix: tuple[S3ObjectStore, Stubber], tmp_path: Path
+) -> None:
+    store, stubber = below_a_prefix
+    sha256, read = hashlib.sha256(b"content").hexdigest(), list[int]()
+    reads: list[Callable[[], object]] = [
+        lambda: store.download("x", tmp_path / "target", size_bytes=7, sha256=sha256),
+        lambda: store.check("x", size_bytes=7, sha256=sha256, on_read=read.append),
+    ]
+    for once in reads:
+        for content in (b"c0ntent", b"conte", b"content"):
+            stubber.add_response("get_object", body(content))
+        once()
+        for _ in range(3):
+            stubber.add_response("get_object", body(b"c0ntent"))
+        with pytest.raises(ObjectCorruptError):
+            once()
+    assert (tmp_path / "target").read_bytes() == b"content", "a damaged copy replaces nothing"
+    assert sum(read) >= 7
+    stubber.add_client_error("get_object", "SlowDown", http_status_code=503)
+    stubber.add_response("get_object", body(b"content"))
+    assert store.get("x") == b"content"
+    stubber.add_client_error("get_object", "NoSuchKey", http_status_code=404)
+    with pytest.raises(ObjectNotFoundError):
+        store.get("x")
+
+
+def test_a_store_in_s3_reads_no_object_that_is_larger_than_it_may(s3_client: S3Client) -> None:
+    with answering(s3_client, get_bytes_max=7) as (store, stubber):
+        stubber.add_response("get_object", body(b"content"))
+        assert store.get("x") == b"content"
+        stubber.add_response("get_object", body(b"contents"))
+        with pytest.raises(ObjectTooLargeError):
+            store.get("x")
+
+
+def test_every_failure_of_the_client_of_s3_is_one_of_the_stores_errors(
+    answers: tuple[S3ObjectStore, Stubber], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: dict[Exception, type[Exception]] = {
+        NoCredentialsError(): StoreRefusedError,
+        PartialCredentialsError(provider="env", cred_var="key"): StoreRefusedError,
+        ProfileNotFound(profile="p"): StoreRefusedError,
+        ConnectTimeoutError(endpoint_url="http://x"): StoreUnavailableError,
+        OSError(errno.ENOSPC, "full"): StoreFullError,
+        OSError(errno.EDQUOT, "full"): StoreFullError,
+        OSError(errno.EROFS, "read-only"): StoreFullError,
+        ConnectionResetError(errno.ECONNRESET, "reset"): StoreUnavailableError,
+        ProtocolError("broken off"): StoreUnavailableError,
+        S3UploadFailedError("some part"): StoreUnavailableError,
+    }
+    store, _ = answers
+    failures = iter(kinds)
+
+    def fail(**_: Any) -> None:
+        raise next(failures)
+
+    monkeypatch.setattr(store._client, "put_object", fail)
+    for failure, kind in kinds.items():
+        with pytest.raises(kind) as raised:
+            store.put("x", b"")
+        assert (type(raised.value), raised.value.__cause__) == (kind, failure)
+
+
+def test_every_answer_of_s3_is_one_of_the_stores_errors(answers: tuple[S3ObjectStore, Stubber]) -> None:
+    store, stubber = answers
+    for status, code, kind in (
+        (404, "NoSuchBucket", StoreRefusedError),
+        (404, "NoSuchKey", ObjectNotFoundError),
+        (404, "NotFound", ObjectNotFoundError),
+        (412, "PreconditionFailed", ObjectExistsError),
+        (409, "OperationAborted", StoreUnavailableError),
+        (429, "TooMany", StoreUnavailableError),
+        (500, "InternalError", StoreUnavailableError),
+        (503, "SlowDown", StoreUnavailableError),
+        (501, "NotImplemented", StoreRefusedError),
+        (400, "RequestTimeout", StoreUnavailableError),
+        (400, "BadDigest", StoreUnavailableError),
+        (400, "InvalidAccessKeyId", StoreForbiddenError),
+        (403, "Anything", StoreForbiddenError),
+        (400, "InvalidArgument", StoreRefusedError),
+    ):
+        stubber.add_client_error("put_object", code, http_status_code=status)
+        with pytest.raises(kind) as raised:
+            store.put("x", b"")
+        assert type(raised.value) is kind, (status, code)
 
 
 def conflict(stubber: Stubber, operation: str) -> None:

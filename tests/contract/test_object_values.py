@@ -28,7 +28,7 @@ from keyscale.state.keyed.descriptors import (
     ValueStateDescriptor,
 )
 from keyscale.state.keyed.formats import ValueFormats
-from keyscale.state.serializers.pickled import Pickled
+from keyscale.state.serializers.pickled import Pickled, decode_pickle
 from keyscale.state.serializers.structured import Structured
 from keyscale.state.serializers.type_names import type_from_json, type_to_json
 from keyscale.state.serializers.value_serializer import serializer_for
@@ -229,6 +229,13 @@ def test_the_error_of_a_failed_pickling_or_unpickling_says_so(job: Job) -> None:
     with pytest.raises(CorruptValueError):
         backend._states["value"][1].formats.unpack(raw[:-2])
     assert key
+
+
+@pytest.mark.parametrize("name", ["absent_module\nPoint", f"{__name__}\nGonePoint", "builtins\nlen"])
+def test_a_pickle_whose_class_is_gone_or_raises_is_a_corrupt_value(name: str) -> None:
+    raw = f"c{name}\n(tR.".encode()  # calls what is named, without arguments
+    with pytest.raises(CorruptValueError, match="not a readable pickle"):
+        decode_pickle(b"\0" + raw, 1)
 
 
 def test_the_schema_says_pickle_by_name() -> None:

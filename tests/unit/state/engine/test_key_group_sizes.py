@@ -40,6 +40,14 @@ def test_an_estimate_names_key_groups_whose_own_files_have_twice_the_average() -
     assert sizes.largest == (LargeKeyGroup(5, 2 * mean + 1, None),)
 
 
+def test_an_estimate_of_a_later_subtask_names_key_groups_by_their_own_numbers() -> None:
+    files = [FileFacts(key(group), key(group), 3, size) for group, size in ((9, 10), (10, 500), (11, 10), (10, 500))]
+    shards = [(KeyGroupRange(8, 9), files[:1]), (KeyGroupRange(10, 15), files[1:])]
+    assert estimated_sizes(shards, KeyGroupRange(8, 15)) == KeyGroupSizes(
+        (0, 3, 6, 3, 0, 0, 0, 0), (0, 10, 1000, 10, 0, 0, 0, 0), (LargeKeyGroup(10, 1000, None),)
+    )
+
+
 def test_an_estimate_of_files_that_share_key_groups_names_no_key_group() -> None:
     files = [FileFacts(key(0), key(3), 10, 400), FileFacts(key(3), key(7), 10, 400)]
     sizes = estimated_sizes([(KeyGroupRange(0, 7), files)], KeyGroupRange(0, 7))

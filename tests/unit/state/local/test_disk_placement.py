@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from keyscale.state.engine.rocksdb_settings import RocksDbSettings
 from keyscale.state.errors import SettingsError, StoreIOError
+from keyscale.state.local import disk_placement
 from keyscale.state.local.disk_placement import DirectoryUse, least_used_first, place_subtask
 from keyscale.state.local.subtask_directory import remove_older_attempts
 from keyscale.state.objects.local_store import LocalObjectStore
@@ -55,6 +57,58 @@ def test_the_directory_that_leaves_a_further_subtask_the_most_space_comes_first(
     uses: list[DirectoryUse], first: Path
 ) -> None:
     assert least_used_first(uses)[0] == first
+
+
+def test_a_new_subtask_goes_to_the_disk_with_the_most_free_space_and_not_to_the_largest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = {"large": 10, "free": 400, "busy": 500}
+    usage = {name: SimpleNamespace(total=1000, used=1000 - left, free=left) for name, left in free.items()}
+    usage["large"].total = 10_000
+    monkeypatch.setattr(disk_placement.shutil, "disk_usage", lambda path: usage[Path(path).name])
+    directories = [str(tmp_path / name) for name in free]
+    (tmp_path / "busy" / "other" / "attempt-1" / "count" / "subtask-0").mkdir(parents=True)
+    root = tmp_path / "local" / "job" / "attempt-1" / "count" / "subtask-3"
+    place_subtask(root, tmp_path / "local", directories)
+    assert root.readlink() == tmp_path / "free" / "job" / "attempt-1" / "count" / "subtask-3"
+    assert root.is_dir()
+    assert not list((tmp_path / "large").rglob("*"))
+
+
+def test_a_disk_on_which_no_directory_can_be_made_gives_way_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    usage = {"broken": 900, "sound": 100}
+    monkeypatch.setattr(disk_placement.shutil, "disk_usage", lambda path: SimpleNamespace(free=usage[Path(path).name]))
+    directories = [str(tmp_path / name) for name in usage]
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "job").write_text("a file, so no directory")
+    root = tmp_path / "local" / "job" / "subtask-3"
+    place_subtask(root, tmp_path / "local", directories)
+    assert root.readlink() == tmp_path / "sound" / "job" / "subtask-3"
+    assert "a local directory cannot be used" in caplog.text
+    with pytest.raises(StoreIOError):
+        place_subtask(root.with_name("subtask-4"), tmp_path / "local", directories[:1])
+    assert not root.with_name("subtask-4").is_symlink()
+
+
+def test_of_two_tasks_that_place_a_subtask_at_once_the_first_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, relative = tmp_path / "local" / "job" / "subtask-3", Path("job") / "subtask-3"
+    (tmp_path / "two" / relative).mkdir(parents=True)
+
+    def usage(path: Path) -> SimpleNamespace:  # the other task places it now
+        root.parent.mkdir(parents=True, exist_ok=True)
+        if not root.is_symlink():
+            root.symlink_to(tmp_path / "two" / relative)
+        return SimpleNamespace(free=900 if path.name == "one" else 10)
+
+    monkeypatch.setattr(disk_placement.shutil, "disk_usage", usage)
+    place_subtask(root, tmp_path / "local", [str(tmp_path / "one"), str(tmp_path / "two")])
+    assert root.readlink() == tmp_path / "two" / relative
+    assert not (tmp_path / "one" / relative).exists(), "the loser leaves no directory"
+    assert root.is_dir()
 
 
 def test_subtasks_spread_over_the_directories_and_keep_their_state_through_a_rescale(job: SpreadJob) -> None:
