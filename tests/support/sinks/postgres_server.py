@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import psycopg
-from psycopg.errors import AdminShutdown, DeadlockDetected, DuplicateTable, LockNotAvailable, UndefinedTable
+from psycopg.errors import (
+    AdminShutdown,
+    CheckViolation,
+    DeadlockDetected,
+    DuplicateTable,
+    LockNotAvailable,
+    RaiseException,
+    UndefinedTable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -48,10 +56,17 @@ class ServerHost(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Table:
-    """A table; rows are never changed, but replaced."""
+    """A table; rows are never changed, but replaced.
+
+    Attributes:
+        checks: Whether a row breaks a constraint, which staging tables copy.
+        trigger: Whether the table's own trigger refuses a row.
+    """
 
     columns: tuple[str, ...]
     rows: list[Row] = field(default_factory=list)
+    checks: Callable[[Row], bool] = lambda _: False
+    trigger: Callable[[Row], bool] = lambda _: False
 
 
 @dataclass(slots=True)
@@ -62,11 +77,13 @@ class Server:
         host: The world around it.
         tables: What is committed, by name.
         sessions: All open sessions.
+        shape: The digest of the tables' columns and constraints.
     """
 
     host: ServerHost
     tables: dict[str, Table] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
+    shape: str = "1"
     holders: dict[Hashable, dict[Session, bool]] = field(default_factory=dict)
 
     def connected(self, _url: str, **settings: str) -> Session:
@@ -126,6 +143,11 @@ class Session:
         self._server.host.act()
         self._check_open()
         self.apply()
+
+    def rollback(self) -> None:
+        """Undoes the changes of the transaction."""
+        self.changes = []
+        self._server.release(self)
 
     def close(self) -> None:
         """Ends the session; what is not committed is undone."""
@@ -202,11 +224,15 @@ class Session:
         return left
 
     @property
+    def shape(self) -> str:
+        return self._server.shape
+
+    @property
     def view(self) -> dict[str, Table]:
         """All that the session sees now."""
         if not self.changes:
             return self._server.tables
-        seen = {name: Table(table.columns, list(table.rows)) for name, table in self._server.tables.items()}
+        seen = {name: replace(table, rows=list(table.rows)) for name, table in self._server.tables.items()}
         for change in self.changes:
             change(seen)
         return seen
@@ -218,7 +244,15 @@ class Session:
         return found
 
     def insert(self, name: str, rows: list[Row]) -> None:
+        self.require_valid(name, rows)
         self.change(lambda tables: tables[name].rows.extend(rows))
+
+    def require_valid(self, name: str, rows: Sequence[Row]) -> None:
+        table = self.table(name)
+        if any(map(table.checks, rows)):
+            raise CheckViolation
+        if any(map(table.trigger, rows)):
+            raise RaiseException
 
     def replace(self, name: str, gone: list[Row], rows: list[Row]) -> None:
         """Deletes rows that the session sees, and inserts others."""
@@ -296,16 +330,19 @@ def _advise(session: Session, _: re.Match[str], values: Any) -> None:
 def _create_markers(session: Session, _: re.Match[str], __: Any) -> None:
     session.act()
     if MARKERS not in session.view:
-        session.change(lambda tables: tables.setdefault(MARKERS, Table(("job_id", "uid", "attempt", "batch_id"))))
+        session.change(
+            lambda tables: tables.setdefault(MARKERS, Table(("job_id", "uid", "attempt", "batch_id", "target")))
+        )
 
 
 def _create_like(session: Session, found: re.Match[str], _: Any) -> None:
     session.act()
-    name, columns = found[1], session.table(found[2]).columns
+    name, like = found[1], session.table(found[2])
+    columns = (*like.columns, "_keyscale_task", "_keyscale_row")
     if name in session.view:
         raise DuplicateTable
     session.lock(name, alone=True)
-    session.change(lambda tables: tables.update({name: Table((*columns, "_keyscale_task", "_keyscale_row"))}))
+    session.change(lambda tables: tables.update({name: Table(columns, checks=like.checks)}))
 
 
 def _drop(session: Session, found: re.Match[str], _: Any) -> None:
@@ -333,8 +370,30 @@ def _set_marker(session: Session, _: re.Match[str], values: Any) -> None:
     job_id, uid, attempt, batch_id = values
     session.lock(("marker", job_id, uid), alone=True)
     before = _markers(session, job_id, uid)
-    marker = {"job_id": job_id, "uid": uid, "attempt": attempt, "batch_id": batch_id}
+    target = before[0]["target"] if before else None
+    marker = {"job_id": job_id, "uid": uid, "attempt": attempt, "batch_id": batch_id, "target": target}
     session.replace(MARKERS, before, [marker])
+
+
+def _set_target(session: Session, _: re.Match[str], values: Mapping[str, Any]) -> None:
+    before = _markers(session, values["job"], values["uid"])
+    if [row for row in before if row["target"] != values["target"]]:
+        session.replace(MARKERS, before, [row | {"target": values["target"]} for row in before])
+
+
+def _writers(session: Session, _: re.Match[str], values: Mapping[str, Any]) -> Result:
+    """Finds the sinks of other jobs that write to a table."""
+    job_id, uid, target = values["job"], values["uid"], values["target"]
+    if any(row["target"] in {None, target} for row in _markers(session, job_id, uid)):
+        return Result()
+    others = [row for row in session.table(MARKERS).rows if row["job_id"] != job_id]
+    origin = (values["origin"], uid)
+    found = [
+        (row["job_id"], row["uid"])
+        for row in others
+        if row["target"] == target or (row["target"] is None and (row["job_id"], row["uid"]) == origin)
+    ]
+    return Result(sorted(found))
 
 
 def _markers(session: Session, job_id: str, uid: str) -> list[Row]:
@@ -353,8 +412,12 @@ def _move(session: Session, found: re.Match[str], values: Mapping[str, Any]) -> 
     target, into, chosen, stage = found[1], _names(found[2]), _names(found[4]), found[5]
     session.lock(stage)
     session.lock(target)
-    rows = [row for row in session.table(stage).rows if row["_keyscale_task"] in values.get("tasks", ())]
-    rows.sort(key=lambda row: (row["_keyscale_task"], row["_keyscale_row"]))
+    if "some_tasks" in values:
+        places = set(zip(values["some_tasks"], values["some_rows"], strict=True))
+        rows = [row for row in session.table(stage).rows if _place(row) in places]
+    else:
+        rows = [row for row in session.table(stage).rows if row["_keyscale_task"] in values.get("tasks", ())]
+    rows.sort(key=_place)
     made = [
         {name: row[value] if value in row else int(value) for name, value in zip(into, chosen, strict=True)}
         for row in rows
@@ -366,8 +429,28 @@ def _move(session: Session, found: re.Match[str], values: Mapping[str, Any]) -> 
     by_key = {tuple(row[name] for name in keys): row for row in made}
     for key in sorted(by_key):
         session.lock((target, key), alone=True)
+    session.require_valid(target, list(by_key.values()))
     gone = [row for row in session.table(target).rows if tuple(row[name] for name in keys) in by_key]
     session.replace(target, gone, list(by_key.values()))
+
+
+def _place(row: Row) -> tuple[int, int]:
+    return row["_keyscale_task"], row["_keyscale_row"]
+
+
+def _places(session: Session, found: re.Match[str], values: Any) -> Result:
+    return Result(sorted(_place(row) for row in session.table(found[1]).rows if row["_keyscale_task"] in values[0]))
+
+
+def _take_out(session: Session, found: re.Match[str], values: Any) -> Result:
+    session.act()
+    gone = [row for row in session.table(found[1]).rows if _place(row) == tuple(values)]
+    session.replace(found[1], gone, [])
+    return Result([(row,) for row in gone])
+
+
+def _shape(session: Session, _: re.Match[str], __: Any) -> Result:
+    return Result([(session.shape,)])
 
 
 def _explain(session: Session, found: re.Match[str], _: Any) -> None:
@@ -407,10 +490,11 @@ _STATEMENTS: tuple[tuple[re.Pattern[str], Callable[[Session, re.Match[str], Any]
         (r"SELECT to_regclass\(%s\) IS NOT NULL", _exists),
         (r"SELECT attempt, batch_id FROM .* FOR UPDATE", _read_marker),
         (r'SELECT \* FROM "(\w+)" LIMIT 0', _describe),
-        (r"\s*SELECT md5\(", _one),
+        (r"\s*SELECT md5\(", _shape),
         (r"SELECT 1 FROM pg_attribute", _one),
         (r"SELECT pg_advisory_xact_lock", _advise),
-        (r"SELECT job_id, uid FROM", _nothing),
+        (r"SELECT job_id, uid FROM", _writers),
+        (r'SELECT "_keyscale_task", "_keyscale_row" FROM "(\w+)" WHERE', _places),
         (r"SELECT tablename FROM pg_tables", _list_tables),
         (r"SELECT pg_terminate_backend", _terminate),
         (r"CREATE TABLE IF NOT EXISTS", _create_markers),
@@ -418,10 +502,13 @@ _STATEMENTS: tuple[tuple[re.Pattern[str], Callable[[Session, re.Match[str], Any]
         (r'DROP TABLE (IF EXISTS )?"(\w+)"', _drop),
         (r'TRUNCATE "(\w+)"', _truncate),
         (r'EXPLAIN INSERT INTO .* FROM "(\w+)" WHERE', _explain),
+        (r'EXPLAIN INSERT INTO "(\w+)"', _explain),
+        (r'EXPLAIN DELETE FROM "(\w+)"', _explain),
+        (r'DELETE FROM "(\w+)" AS staged WHERE', _take_out),
         (rf'INSERT INTO "{MARKERS}"', _set_marker),
         (r'INSERT INTO "(\w+)" \((.*?)\) SELECT (?:DISTINCT ON \((.*?)\) )?(.*?) FROM "(\w+)" WHERE', _move),
         (r'DELETE FROM "(\w+)" WHERE "(\w+)" > +(-?\d+)', _take_back),
-        (r'UPDATE "(\w+)" SET target', _nothing),
+        (r'UPDATE "(\w+)" SET target', _set_target),
         (r"SET lock_timeout = '(\d+)s'", _set),
         (r"SET ", _nothing),
     )

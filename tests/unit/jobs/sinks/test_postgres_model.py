@@ -13,10 +13,13 @@ import pytest
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from keyscale import PostgresSink
-from keyscale.jobs.sinks import postgres_connection, postgres_copy, postgres_moves
+from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError
+from keyscale.jobs.operators.failures import CarriedFailure
+from keyscale.jobs.sinks import postgres, postgres_connection, postgres_copy, postgres_moves
 from keyscale.jobs.sinks.postgres_moves import OpenMoves
+from keyscale.jobs.sinks.sink import SinkContext
 from tests.support.short_form import short_form
-from tests.support.sinks.driver import Host, SinkDriver, every_kill
+from tests.support.sinks.driver import JOB, UID, Host, SinkDriver, every_kill
 from tests.support.sinks.file_system import ModelSession, TableFrame
 from tests.support.sinks.postgres_server import MARKERS, Server, Session, Table
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LAST = 1
+CHECK = SinkContext(JOB, UID, 0, 9, "checkcheck")
+SCHEMA = pa.schema([("id", pa.int64()), ("attempt", pa.int64())])
 OPTIONS: dict[str, dict[str, Any]] = {"keys": {"keys": ("id",)}, "a batch column": {"batch_column": "batch"}}
 
 
@@ -79,7 +84,7 @@ def driver_of(server: Server, options: dict[str, Any]) -> SinkDriver:
     return SinkDriver(make, frame)
 
 
-def frame(batch_id: int, attempt: int) -> TableFrame:
+def frame(batch_id: int, attempt: int) -> Any:
     rows = [[{"id": 10 * batch_id + part, "attempt": attempt}] for part in range(2)]
     return TableFrame(ModelSession(Host()), tuple(map(pa.Table.from_pylist, rows)))
 
@@ -115,6 +120,185 @@ def test_a_job_that_goes_back_replaces_its_later_rows(
     driver.go_back(0)
     driver.run(1)
     assert written(server) == [(0, 1), (1, 1), (10, 2), (11, 2)]
+
+
+class Letters:
+    """A dead letter sink that notes its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def prepare(self, frame: Any, context: SinkContext) -> str:
+        self.calls.append((context.uid, *frame))
+        return "letters"
+
+    def publish(self, token: str) -> None:
+        self.calls.append(("publish", token))
+
+    def discard(self, token: str) -> None:
+        self.calls.append(("discard", token))
+
+    def recover(self, context: SinkContext) -> None:
+        self.calls.append(("recover", context.uid))
+
+    def check(self, schema: pa.Schema, context: SinkContext) -> None:
+        self.calls.append((context.uid, schema.names))
+
+
+@pytest.mark.parametrize("options", [{}, *OPTIONS.values()], ids=["appends", *OPTIONS])
+def test_rows_that_a_check_or_a_trigger_refuses_are_dead_letters_and_all_others_are_published(
+    make_server: Callable[[Host], Server], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    server = make_server(Host())
+    server.tables["orders"].checks = lambda row: row["id"] in {3, 5}
+    server.tables["orders"].trigger = lambda row: row["id"] == 7
+    spark = SimpleNamespace(createDataFrame=lambda rows, schema: (rows, schema))
+    monkeypatch.setattr(postgres, "SparkSession", SimpleNamespace(active=lambda: spark))
+    letters = Letters()
+    driver = driver_of(server, options | {"dead_letters": letters})
+    sink: Any = driver.start()
+    rows = [[{"id": number, "attempt": 1} for number in part] for part in ((1, 3, 4, 5), (), (6, 7, 8))]
+    tables = tuple(pa.Table.from_pylist(part, SCHEMA) for part in rows)
+    token = sink.prepare(TableFrame(ModelSession(Host()), tables), driver.context(0))
+    assert (sink.dead_letters_of(token), written(server)) == (3, [])
+    sink.publish(token)
+    assert written(server) == [(1, 1), (4, 1), (6, 1), (8, 1)]
+    of_batch = {"batch_column": 0}.get(next(iter(options), ""))
+    assert {row.get("batch") for row in server.tables["orders"].rows} == {of_batch}
+    refused = [
+        ('{"id": 3, "attempt": 1}', "CheckViolation (23514)"),
+        ('{"id": 5, "attempt": 1}', "CheckViolation (23514)"),
+        ('{"id": 7, "attempt": 1}', "RaiseException (P0001)"),
+    ]
+    uid = f"{UID}-dead-letters"
+    assert letters.calls == [
+        ("recover", uid),
+        (uid, refused, "row string, error string"),
+        ("publish", "letters"),
+    ]
+    plain: Any = driver_of(server, options).make()
+    with pytest.raises(CarriedFailure, match=r"SINK_ROWS_REFUSED: PostgreSQL refuses: CheckViolation \(23514\) "):
+        plain.prepare(TableFrame(ModelSession(Host()), tables[:1]), driver.context(1))
+    with pytest.raises(SinkRowsRefusedError, match=r"refuses: RaiseException \(P0001\)$"):
+        plain.prepare(TableFrame(ModelSession(Host()), tables[2:]), driver.context(1))
+    assert len(written(server)) == 4
+    assert [name for name in server.tables if server.tables[name].rows and name not in {"orders", MARKERS}] == []
+
+
+def test_a_staging_table_is_used_again_once_its_batch_is_published_and_the_table_is_as_before(
+    make_server: Callable[[Host], Server],
+) -> None:
+    server = make_server(Host())
+    driver = driver_of(server, OPTIONS["keys"])
+    sink = driver.start()
+
+    def stages() -> set[str]:
+        return server.tables.keys() - {"orders", MARKERS}
+
+    used = []
+    for batch_id, shape in enumerate(["1", "1", "2", "2"]):
+        server.shape = shape
+        token = sink.prepare(frame(batch_id, 1), driver.context(batch_id))
+        used.append(frozenset(stages()))
+        sink.publish(token)
+    assert used[0] == used[1] != used[2] == used[3]
+    assert all(len(names) == 1 for names in used)
+    unpublished = sink.prepare(frame(4, 1), driver.context(4))
+    again = sink.prepare(frame(5, 1), driver.context(5))
+    assert len(stages()) == 2, "a batch that is not published keeps its table"
+    sink.discard(unpublished)
+    sink.discard(again)
+    sink.discard(again)
+    assert stages() == set()
+    with pytest.raises(SinkPublishError, match="staged rows of batch 5 of sink out are gone"):
+        sink.publish(again)
+    assert [number for number, _ in written(server)] == [0, 1, 10, 11, 20, 21, 30, 31]
+
+
+def test_a_table_belongs_to_one_sink_unless_it_is_shared(make_server: Callable[[Host], Server]) -> None:
+    server = make_server(Host())
+    server.tables["other"] = Table(("id", "attempt"))
+    driver_of(server, {}).run_attempt(0)
+    with pytest.raises(SinkOccupiedError, match="sink out of job job writes to table orders: give sink mine"):
+        PostgresSink("url", "orders").recover(SinkContext("late", "mine", -1, 1, "u"))
+    PostgresSink("url", "other").recover(SinkContext("late", "mine", -1, 1, "u"))
+    PostgresSink("url", "orders", shared=True).recover(SinkContext("third", UID, -1, 1, "u"))
+    PostgresSink("url", "orders").recover(SinkContext(JOB, UID, 0, 2, "u"))
+    with pytest.raises(SinkOccupiedError, match="attempt 2 writes the output of sink out"):
+        PostgresSink("url", "orders").recover(SinkContext(JOB, UID, 0, 1, "u"))
+    for row in server.tables[MARKERS].rows:
+        row["target"] = None  # as versions before wrote it
+    fork = SinkContext("fork", UID, -1, 1, "u", forked_from=JOB)
+    with pytest.raises(SinkOccupiedError, match="of job job writes"):
+        PostgresSink("url", "orders").recover(fork)
+    PostgresSink("url", "other").recover(SinkContext("fork", "another", -1, 1, "u", forked_from=JOB))
+
+
+@pytest.mark.parametrize(("last", "message"), [(0, "gone back to batch 0"), (-1, "left its history")])
+def test_rows_that_nothing_replaces_are_not_doubled(
+    make_server: Callable[[Host], Server], last: int, message: str
+) -> None:
+    server = make_server(Host())
+    driver = driver_of(server, {})
+    driver.run(1)
+    driver.go_back(last)
+    with pytest.raises(SinkOccupiedError, match=message):
+        driver.start()
+    assert [number for number, _ in written(server)] == [0, 1, 10, 11]
+
+
+def test_a_batch_is_published_in_the_table_that_it_was_staged_for(make_server: Callable[[Host], Server]) -> None:
+    server = make_server(Host())
+    server.tables["other"] = Table(("id", "attempt", "batch"))
+    driver = driver_of(server, OPTIONS["a batch column"])
+    token = driver.start().prepare(frame(0, 1), driver.context(0))
+    OpenMoves.close("url", JOB)
+    PostgresSink("url", "other").publish(token)
+    assert [(row["id"], row["batch"]) for row in server.tables["orders"].rows] == [(0, 0), (1, 0)]
+    assert server.tables["other"].rows == []
+    assert server.tables.keys() == {"orders", "other", MARKERS}, "the staging table is not used again"
+
+
+def test_a_newer_attempt_is_not_overtaken_by_an_older_one_with_staged_rows(
+    make_server: Callable[[Host], Server],
+) -> None:
+    server = make_server(Host())
+    driver = driver_of(server, OPTIONS["keys"])
+    driver.start()
+    PostgresSink("url", "orders", keys=("id",)).recover(SinkContext(JOB, UID, -1, 2, "newer"))
+    old = PostgresSink("url", "orders", keys=("id",))
+    late = old.prepare(frame(0, 1), driver.context(0))
+    with pytest.raises(SinkOccupiedError, match="newer attempt than 1 writes the output of sink out"):
+        old.publish(late)
+    assert written(server) == []
+
+
+def test_a_check_leaves_nothing_and_refuses_what_a_batch_would_be_refused_for(
+    make_server: Callable[[Host], Server],
+) -> None:
+    server = make_server(Host())
+    letters = Letters()
+    sink = PostgresSink("url", "orders", batch_column="batch", dead_letters=letters)  # type: ignore[arg-type]
+    sink.check(SCHEMA, CHECK)
+    assert letters.calls == [(f"{UID}-dead-letters", ["row", "error"])]
+    assert server.tables.keys() == {"orders"}
+    driver = driver_of(server, OPTIONS["a batch column"])
+    running = driver.start()
+    token = running.prepare(frame(0, 1), driver.context(0))
+    tables, markers = set(server.tables), list(server.tables[MARKERS].rows)
+    PostgresSink("url", "orders", batch_column="batch").check(SCHEMA, CHECK)
+    assert (set(server.tables), server.tables[MARKERS].rows) == (tables, markers)
+    with pytest.raises(SinkOccupiedError, match="of job job writes to table orders"):
+        PostgresSink("url", "orders").check(SCHEMA, SinkContext("another", UID, 0, 1, "checkcheck"))
+    PostgresSink("url", "orders", shared=True).check(SCHEMA, SinkContext("another", UID, 0, 1, "checkcheck"))
+    of_price: list[dict[str, Any]] = [{"keys": ("price",)}, {"batch_column": "price"}]
+    for options in of_price:
+        with pytest.raises(SinkRowsRefusedError, match=r"table orders has no column price$"):
+            PostgresSink("url", "orders", **options).check(SCHEMA, CHECK)
+    with pytest.raises(SinkRowsRefusedError, match="has no column day, price"):
+        sink.check(pa.schema([("price", pa.int64()), ("id", pa.int64()), ("day", pa.date32())]), CHECK)
+    running.publish(token)
+    assert written(server) == [(0, 1), (1, 1)]
 
 
 def test_a_session_waits_for_the_row_that_another_one_has_changed(make_server: Callable[[Host], Server]) -> None:
