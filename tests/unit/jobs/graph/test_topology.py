@@ -23,7 +23,8 @@ from keyscale.jobs.errors import (
     UnionSchemaError,
     UnknownColumnError,
 )
-from keyscale.jobs.graph.nodes import NodeId, SecondInput, SinkNode, Timestamps, TransformNode
+from keyscale.jobs.functions.process_function import OutputTag
+from keyscale.jobs.graph.nodes import NodeId, RecordOrigin, SecondInput, SinkNode, SourceNode, Timestamps, TransformNode
 from keyscale.jobs.graph.schemas import key_schema
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.operators.aggregate import Reduce
@@ -328,6 +329,138 @@ def test_an_operator_with_two_inputs_from_the_source_is_not_the_reader_of_all(
     )
     named_sink(builder, paired, "files")
     assert Topology(tuple(builder._nodes)).reader_of_all() is None
+
+
+EVENTS = pa.schema([("id", pa.string()), ("at", pa.int64()), ("part", pa.int32())])
+
+
+def paired(builder: TopologyBuilder) -> Topology:
+    """Returns an operator over two streams, each with sources, splits, times and limits of its own."""
+    orders = builder.add_source(frame(), SCHEMA, ("aircraft",), carries_split=True)
+    more = builder.add_source(frame(), SCHEMA)
+    events = builder.add_source(frame(), EVENTS, ("part",))
+    for name, node in (("orders", orders), ("more", more), ("events", events)):
+        builder.name(node, name)
+    timed = builder.add_timestamps(orders, Timestamps("delay", 5, 100, ("aircraft",), 1000))
+    short = builder.add_transform(timed, lambda whole: whole, SHORT, carries_split=True)
+    others = builder.add_timestamps(more, Timestamps("delay", 7, None, ("id",)))
+    other = builder.add_transform(others, lambda whole: whole, SHORT)
+    first = builder.add_union([short, other])
+    late = builder.add_timestamps(events, Timestamps("at", 9, 300, ("part",), None))
+    unique = builder.add_operator(
+        events, key_columns=("id",), logic=Deduplicate(None), schema=EVENTS, timestamp_column="at"
+    )
+    builder.name(unique, "unique")
+    second = builder.add_union([late, builder.add_timestamps(unique, Timestamps("at", 11, 400, ("part",)))])
+    node = builder.add_operator(
+        first,
+        key_columns=("id",),
+        logic=Deduplicate(None),
+        schema=SHORT,
+        timestamp_column="delay",
+        out_of_orderness_ms=70,
+        max_ahead_ms=700,
+        second=SecondInput(second, EVENTS, ("id",), "at", 90, 900),
+        side_outputs=[OutputTag("late", EVENTS)],
+    )
+    builder.name(node, "paired")
+    named_sink(builder, node, "files")
+    named_sink(builder, builder.add_side_output(node, OutputTag("late", EVENTS)), "late")
+    return builder.build()
+
+
+SHORT = pa.schema([("id", pa.string()), ("delay", pa.float64())])
+
+
+def test_each_input_of_an_operator_has_arrivals_with_its_own_times_and_splits(builder: TopologyBuilder) -> None:
+    topology = paired(builder)
+    node = topology.operators[-1]
+    found = [
+        (
+            each.name,
+            each.timestamp_column,
+            each.bound_ms,
+            each.out_of_orderness_ms,
+            each.splits_name,
+            each.carries_split,
+        )
+        for each in topology.arrivals(node)
+    ]
+    assert found == [
+        ("orders", "delay", 5, 70, "orders(aircraft)", True),
+        ("more", "delay", 7, 70, "more(id)", False),
+        ("second:events", "at", 9, 90, "second:events(part)", False),
+        ("second:operator:unique", "at", 11, 90, "second:operator:unique(part)", False),
+    ]
+    assert [each.follows_operator for each in topology.arrivals(node)] == [False] * 4
+    (of_events,) = topology.arrivals(topology.operators[0])
+    assert (of_events.name, of_events.bound_ms, of_events.splits_name) == ("events", 0, "events()")
+    assert [topology.follows_sources_alone(each) for each in topology.operators] == [True, False]
+    assert topology.operators_before(topology.sinks[0].input) == (node,)
+    assert topology.operators_before(node.second.node if node.second else node.id) == (topology.operators[0],)
+    assert [
+        topology.meets_others(each)
+        for each in [*(of.id for of in topology.sources), *(of.id for of in topology.operators)]
+    ] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert (node.out_of_orderness_ms, node.max_ahead_ms, node.side_outputs) == (70, 700, {"late": EVENTS})
+    assert [topology.schema(each.input) for each in topology.sinks] == [SHORT, EVENTS]
+    for ask in (topology.schema, builder.schema):
+        with pytest.raises(InvalidTopologyError, match="no output stream"):
+            ask(topology.sinks[0].id)
+
+
+def test_records_that_meet_no_others_before_the_next_operator_are_alone(
+    builder: TopologyBuilder, source: NodeId
+) -> None:
+    changed = builder.add_transform(builder.add_timestamps(source, Timestamps("delay")), lambda whole: whole, SCHEMA)
+    unique = operator(builder, changed, "id", uid="unique")
+    united = builder.add_union([unique, source])
+    named_sink(builder, united, "files")
+    topology = builder.build()
+    assert [topology.meets_others(node) for node in (changed, unique, united)] == [False, True, False]
+    assert topology.meets_others(source), "beside the operator, it is in the union"
+
+
+def test_records_are_passed_on_as_often_as_there_are_ways_for_all_of_them(
+    builder: TopologyBuilder, source: NodeId
+) -> None:
+    other = builder.add_source(frame(), SCHEMA)
+    timed = builder.add_timestamps(source, Timestamps("delay"))
+    twice = builder.add_union([source, timed, other])
+    thrice = builder.add_union([twice, source])
+    filtered = builder.add_union([builder.add_transform(source, lambda whole: whole, SCHEMA), source])
+    topology = Topology(tuple(builder._nodes))
+    nodes = (source, other, timed, twice, thrice, filtered)
+    assert [topology.times_passed_on(node, source) for node in nodes] == [1, 0, 1, 2, 3, 0]
+    assert [topology.times_passed_on(node, other) for node in nodes] == [0, 1, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "joined"),
+    [
+        (None, Timestamps("a", 3), Timestamps("a", 3)),
+        (Timestamps("a", 3), None, Timestamps("a", 3)),
+        (
+            Timestamps("a", 3, 10, ("p",), 100),
+            Timestamps("b", 2, 20, ("p",), 50),
+            Timestamps("a", 3, 20, ("p",), 100),
+        ),
+        (Timestamps("a", 1, None, ("p",), 5), Timestamps("a", 2, 20, ("q",), None), Timestamps("a", 2)),
+        (Timestamps("a", 1, 20, (), 0), Timestamps("a", 1, None, (), 0), Timestamps("a", 1, None, (), 0)),
+    ],
+)
+def test_two_ways_of_one_origin_have_the_larger_bounds_of_both(
+    builder: TopologyBuilder, one: Timestamps | None, other: Timestamps | None, joined: Timestamps
+) -> None:
+    builder.add_source(frame(), SCHEMA)
+    (node,) = (each for each in builder._nodes if isinstance(each, SourceNode))
+    assert RecordOrigin(node, one).joined(RecordOrigin(node, other)) == RecordOrigin(node, joined)
 
 
 def test_an_unknown_key_column_is_refused_and_the_error_lists_the_columns() -> None:
