@@ -143,6 +143,17 @@ def test_a_key_that_is_read_again_is_remembered_again_if_the_ttl_says_so() -> No
         assert kept(tested, ["ada"]) == expected
 
 
+def test_a_ttl_that_is_switched_off_forgets_no_key() -> None:
+    off = Ttl(100, update_type=UpdateType.DISABLED)
+    for logic in (Deduplicate(off), Deduplicate(off, hashed=True), approximate(ROOMY, off)):
+        tested = harness(logic)
+        assert kept(tested, ["ada", "bob"]) == ["ada", "bob"]
+        for ms in (100, 250, 100_000):
+            tested.advance_processing_time(ms)
+            assert kept(tested, ["ada", f"{ms}", "bob"]) == [f"{ms}"]
+    assert approximate(ROOMY, off) == approximate(ROOMY)
+
+
 def test_a_ttl_by_event_time_turns_generations_by_the_watermark() -> None:
     tested = harness(approximate(ROOMY, replace(Ttl(100), time_domain=TimeDomain.EVENT)))
     tested.advance_watermark(1000)

@@ -14,6 +14,7 @@ from pyspark.sql import types as T  # noqa: N812 - as usual in PySpark
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
 
+from keyscale.identifiers import Attempt, OperatorUid, SubtaskIndex
 from keyscale.jobs.errors import (
     InvalidSchemaError,
     InvalidTopologyError,
@@ -21,12 +22,16 @@ from keyscale.jobs.errors import (
     ProcessorCallError,
     UserFunctionError,
 )
+from keyscale.jobs.functions.subtask_info import SubtaskInfo
+from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
 from keyscale.jobs.testing.harness import OperatorHarness
 from keyscale.jobs.transform_with_state.initial_state import InitialState
 from keyscale.jobs.transform_with_state.processor_operator import TransformWithState
 from keyscale.jobs.transform_with_state.record_form import RecordForm
 from keyscale.jobs.transform_with_state.time_mode import TimeMode
+from keyscale.state.doors.keyed import BatchClock, MemorySnapshot, MemoryState, memory_snapshot
 from keyscale.state.errors import DescriptorError
+from keyscale.state.keys.key_groups import KeyGroupRange
 from tests.support.spark.processors import CountWords, CountWordsInPandas, History, Reminders, RunningMaximum
 
 if TYPE_CHECKING:
@@ -315,6 +320,27 @@ def test_an_initial_state_is_given_once_per_key_even_to_keys_without_records(par
         ("b", "timer", 1001),
         ("z", "timer", 1000),
     ]
+
+
+def test_only_key_groups_that_have_not_had_the_initial_state_get_it() -> None:
+    key = pa.schema([("id", pa.string())])
+    table = pa.table({"amount": range(40), "id": [f"{number % 30}" for number in range(40)]})
+    initial = InitialState.of(table, key)
+    info = SubtaskInfo(OperatorUid("tested"), SubtaskIndex(0), 1, 4, Attempt(1), ("id",), ("id",), None, INPUT)
+
+    def taken(state: MemoryState) -> list[tuple[int, int]]:
+        found = [row for batch in initial.take(state.backend, info) for row in batch.to_pylist()]
+        state.commit()
+        return [(row[KEY_GROUP_COLUMN], row["amount"]) for row in found]
+
+    half = MemoryState(key, BatchClock(), MemorySnapshot(), KeyGroupRange(1, 2))
+    first = taken(half)
+    assert taken(half) == []
+    whole = MemoryState(key, BatchClock(), memory_snapshot([half]), KeyGroupRange(0, 3))
+    rest = taken(whole)
+    assert ({group for group, _ in first}, {group for group, _ in rest}) == ({1, 2}, {0, 3})
+    assert sorted(amount for _, amount in first + rest) == list(range(40))
+    assert taken(whole) == []
 
 
 def test_a_processor_of_frames_gets_its_initial_state_in_frames() -> None:
