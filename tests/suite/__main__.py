@@ -9,18 +9,25 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from tests.suite.parts import PARTS, RESULTS, Part, PartResult, current_commit, read_result, write_result
+from tests.suite.parts import (
+    PARTS,
+    REPORTS,
+    Part,
+    Pass,
+    current_commit,
+    have_same_sources,
+    read_passes,
+    write_pass,
+)
 from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-ALL_PASSED = ROOT / "tests" / "all-passed.toml"
 CHECKS = [str(ROOT / "keyscale"), "check"]
 RUFF = [
     [sys.executable, "-m", "ruff", "check", "--quiet", "."],
@@ -44,6 +51,10 @@ class Run:
     status: int
     passed: int
     failed: int
+
+    @property
+    def is_good(self) -> bool:
+        return self.status == 0 and self.passed > 0 and self.failed == 0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -77,30 +88,24 @@ def run_tier(checks: list[list[str]], arguments: list[str]) -> int:
 
 
 def run_parts(parts: list[Part]) -> int:
-    """Runs the parts that have not passed at this commit, and notes when all of them have."""
+    """Runs the parts that have not passed with these sources, and notes which pass."""
     runs = []
-    commit = current_commit()
     for part in parts:
-        known = read_result(part)
-        if known and known.is_good and known.commit == commit != "":
-            say(f"{part.name} has passed at this commit: {known.passed} tests")
-            runs.append(Run(0, known.passed, 0))
+        known, commit = read_passes().get(part.name), current_commit()
+        if known and commit and have_same_sources(known.commit, commit):
+            say(f"{part.name} has passed with these sources: {known.tests} tests")
+            runs.append(Run(0, known.tests, 0))
             continue
         say(f"part {part.name}")
         begun, before = time.monotonic(), processor_seconds()
         coverage = ["--cov", "--cov-report=html:.keyscale/coverage/pages"] if part.measured else []
         run = run_pytest(part.name, [*part.arguments(), *coverage, *GROUPS, PROCESSES or str(part.processes)])
         seconds, used = time.monotonic() - begun, processor_seconds() - before
-        failed = run.failed or int(run.status != 0)
-        write_result(part, PartResult(commit, run.passed, failed, round(seconds, 1), round(used, 1)))
+        if run.is_good and commit and commit == current_commit():
+            today = dt.datetime.now(dt.UTC).date()
+            write_pass(part, Pass(today, commit, run.passed, round(seconds), round(used)))
         runs.append(run)
         say(took(part.name, seconds, used))
-    if commit and all((known := read_result(part)) and known.is_good and known.commit == commit for part in PARTS):
-        ALL_PASSED.write_text(f'date = {dt.datetime.now(dt.UTC).date()}\ncommit = "{commit}"\n')
-    for part in PARTS:
-        known = read_result(part)
-        passed = known is not None and known.is_good and known.commit == commit
-        say(f"{part.name}: {'passed' if passed else 'has not passed'} at this commit")
     say(last_passed())
     tell(runs)
     return max(run.status for run in runs)
@@ -108,7 +113,8 @@ def run_parts(parts: list[Part]) -> int:
 
 def run_pytest(name: str, arguments: Iterable[str]) -> Run:
     """Runs pytest, and reads the numbers of its tests from its report."""
-    report = RESULTS / f"{name}.xml"
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    report = REPORTS / f"{name}.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments]
     # Without files of bytecode, each driver and each control plane would compile the platform again.
@@ -133,10 +139,12 @@ def took(what: str, seconds: float, processor: float) -> str:
 
 
 def last_passed() -> str:
-    if not ALL_PASSED.is_file():
-        return "--all has not passed yet"
-    known = tomllib.loads(ALL_PASSED.read_text())
-    return f"--all last passed on {known['date']} at {known['commit'][:12]}"
+    passes = read_passes()
+    if missing := [part.name for part in PARTS if part.name not in passes]:
+        return f"--all has not passed yet: {', '.join(missing)}"
+    part = min(PARTS, key=lambda part: passes[part.name].date)
+    first = passes[part.name]
+    return f"--all last passed on {first.date}, with its part {part.name} at {first.commit[:12]}"
 
 
 def say(line: str) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tomllib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterable
 
-RESULTS = ROOT / ".keyscale" / "test-parts"
+REPORTS = ROOT / ".keyscale" / "test-parts"
+PASSES = ROOT / "tests" / "all-passed.toml"
+_SOURCES = (".", ":!tests/all-passed.toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,38 +68,56 @@ PARTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class PartResult:
-    """How a part went at a commit."""
+class Pass:
+    """The last run of a part in which every test passed.
 
+    Attributes:
+        date: In UTC.
+        commit: Of the checkout.
+        tests: How many passed.
+        seconds: How long they took.
+        processor_seconds: How much of the processors they took.
+    """
+
+    date: dt.date
     commit: str
-    passed: int
-    failed: int
-    seconds: float
-    processor_seconds: float
-
-    @property
-    def is_good(self) -> bool:
-        return self.passed > 0 and self.failed == 0
+    tests: int
+    seconds: int
+    processor_seconds: int
 
 
-def read_result(part: Part) -> PartResult | None:
-    """Returns how the part went when it last ran, or None."""
-    try:
-        return PartResult(**json.loads((RESULTS / f"{part.name}.json").read_text()))
-    except FileNotFoundError:
-        return None
+def read_passes() -> dict[str, Pass]:
+    """Returns the last pass of each part that has passed, by the part's name."""
+    if not PASSES.is_file():
+        return {}
+    return {name: Pass(**fields) for name, fields in tomllib.loads(PASSES.read_text()).items()}
 
 
-def write_result(part: Part, result: PartResult) -> None:
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{part.name}.json").write_text(json.dumps(asdict(result), indent=1) + "\n")
+def write_pass(part: Part, passed: Pass) -> None:
+    """Notes that a part has passed; commit the file."""
+    passes = {**read_passes(), part.name: passed}
+    PASSES.write_text("\n".join(_table(part.name, passes[part.name]) for part in PARTS if part.name in passes))
+
+
+def _table(name: str, passed: Pass) -> str:
+    # A date and whole numbers are written in TOML as Python writes them; JSON's texts are TOML's.
+    fields = {key: json.dumps(value) if isinstance(value, str) else value for key, value in asdict(passed).items()}
+    return "".join([f"[{name}]\n", *(f"{key} = {value}\n" for key, value in fields.items())])
 
 
 def current_commit() -> str:
     """Returns the commit of the checkout, or "" if files differ from it or git does not know."""
+    if _git("status", "--porcelain", "--", *_SOURCES) != "":
+        return ""
+    return _git("rev-parse", "HEAD") or ""
 
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else "unknown"
 
-    return "" if git("status", "--porcelain") else git("rev-parse", "HEAD")
+def have_same_sources(one: str, other: str) -> bool:
+    """Whether two commits have the same files, but for the noted passes."""
+    return _git("diff", "--quiet", one, other, "--", *_SOURCES) is not None
+
+
+def _git(*arguments: str) -> str | None:
+    """Returns what git prints, or None if git fails."""
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import signal
 import subprocess
 import sys
-import tomllib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,14 +15,15 @@ import pytest
 from tests.suite import __main__ as suite
 from tests.suite import parts
 from tests.suite.__main__ import Run
-from tests.suite.parts import PARTS
+from tests.suite.parts import PARTS, Pass
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ONE_COMMIT, NEXT_COMMIT = "1" * 40, "2" * 40
+ONE_COMMIT, SAME_SOURCES, NEXT_COMMIT = "1" * 40, "2" * 40, "3" * 40
+KAFKA = next(part for part in PARTS if part.name == "kafka")
 
 
 class Runs:
@@ -40,10 +42,10 @@ class Runs:
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     runs = Runs()
-    monkeypatch.setattr(parts, "RESULTS", tmp_path)
-    monkeypatch.setattr(suite, "ALL_PASSED", tmp_path / "all-passed.toml")
+    monkeypatch.setattr(parts, "PASSES", tmp_path / "all-passed.toml")
     monkeypatch.setattr(suite, "run_pytest", runs.run_pytest)
     monkeypatch.setattr(suite, "current_commit", lambda: runs.commit)
+    monkeypatch.setattr(suite, "have_same_sources", lambda one, other: NEXT_COMMIT not in {one, other} or one == other)
     return runs
 
 
@@ -54,38 +56,83 @@ def test_every_test_file_is_in_one_part() -> None:
         assert len(holding) == 1, (path, holding)
 
 
-def test_a_part_that_has_passed_at_this_commit_is_not_run_again(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("commit", [ONE_COMMIT, SAME_SOURCES])
+def test_a_part_that_has_passed_with_these_sources_is_not_run_again(
+    runs: Runs, commit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs.failing = {"kafka"}
     assert suite.run_parts(list(PARTS)) == 1
     assert runs.ran == [part.name for part in PARTS]
     assert capsys.readouterr().out == f"{10 * len(PARTS) - 1} passed, 1 failed\n"
-    assert not suite.ALL_PASSED.exists()
-    runs.ran, runs.failing = [], set()
+    assert suite.last_passed() == "--all has not passed yet: kafka"
+    runs.ran, runs.failing, runs.commit = [], set(), commit
     assert suite.run_parts(list(PARTS)) == 0
     assert runs.ran == ["kafka"]
     assert capsys.readouterr().out == f"{10 * len(PARTS)} passed, 0 failed\n"
-    assert tomllib.loads(suite.ALL_PASSED.read_text())["commit"] == ONE_COMMIT
+    assert {name: passed.commit for name, passed in parts.read_passes().items()} == {
+        part.name: commit if part is KAFKA else ONE_COMMIT for part in PARTS
+    }
 
 
-@pytest.mark.parametrize("commit", [NEXT_COMMIT, ""], ids=["the next commit", "changed files"])
-def test_at_another_commit_every_part_runs(runs: Runs, commit: str) -> None:
+@pytest.mark.parametrize("commit", [NEXT_COMMIT, ""], ids=["other sources", "changed files"])
+def test_with_other_sources_every_part_runs(runs: Runs, commit: str) -> None:
     suite.run_parts(list(PARTS))
     runs.commit, runs.ran = commit, []
-    suite.ALL_PASSED.unlink()
     suite.run_parts(list(PARTS))
     assert runs.ran == [part.name for part in PARTS]
-    assert suite.ALL_PASSED.exists() == bool(commit)
+    assert {passed.commit for passed in parts.read_passes().values()} == {commit or ONE_COMMIT}
 
 
-def test_a_part_alone_says_nothing_of_other_parts(runs: Runs) -> None:
-    [kafka] = [part for part in PARTS if part.name == "kafka"]
-    suite.run_parts([kafka])
-    assert runs.ran == ["kafka"]
-    assert suite.last_passed() == "--all has not passed yet"
+@pytest.mark.usefixtures("runs")
+def test_all_parts_have_passed_since_the_oldest_of_their_passes() -> None:
+    suite.run_parts(list(PARTS))
+    today, *_ = parts.read_passes().values()
+    parts.write_pass(KAFKA, replace(today, date=dt.date(2026, 1, 31), commit=NEXT_COMMIT))
+    assert suite.last_passed() == f"--all last passed on 2026-01-31, with its part kafka at {NEXT_COMMIT[:12]}"
+
+
+def test_a_part_that_fails_keeps_its_last_pass(runs: Runs) -> None:
+    suite.run_parts([KAFKA])
+    before = parts.read_passes()
+    assert set(before) == {"kafka"}
+    runs.commit, runs.failing = NEXT_COMMIT, {"kafka"}
+    suite.run_parts([KAFKA])
+    assert parts.read_passes() == before
+
+
+def test_the_noted_passes_are_no_change_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "ROOT", tmp_path)
+    monkeypatch.setattr(parts, "PASSES", tmp_path / "tests" / parts.PASSES.name)
+    (tmp_path / "tests").mkdir()
+
+    def git(*arguments: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True)
+
+    assert parts.current_commit() == "", "no repository"
+    git("init")
+    (tmp_path / "some.py").touch()
+    assert parts.current_commit() == "", "a file that is not committed"
+    git("add", ".")
+    git("commit", "-m", "one")
+    first = parts.current_commit()
+    parts.write_pass(KAFKA, Pass(dt.date(2026, 1, 31), first, 1, 2, 3))
+    assert parts.current_commit() == first
+    assert parts.have_same_sources(first, first)
+    git("add", ".")
+    git("commit", "-m", "two")
+    second = parts.current_commit()
+    assert second not in {"", first}
+    assert parts.have_same_sources(first, second)
+    (tmp_path / "some.py").write_text("changed")
+    assert parts.current_commit() == ""
+    git("commit", "-am", "three")
+    assert not parts.have_same_sources(first, parts.current_commit())
+    assert not parts.have_same_sources(NEXT_COMMIT, second), "a commit that this clone lacks"
 
 
 def test_the_closing_line_counts_what_pytest_has_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "RESULTS", tmp_path)
+    monkeypatch.setattr(suite, "REPORTS", tmp_path)
     test = tmp_path / "test_some.py"
     test.write_text(
         "import pytest\n"
