@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 OWN = {"X-Requested-With": "keyscale"}
 
@@ -34,6 +34,7 @@ def kinds(context: Context) -> list[str]:
         return list(connection.execute(text("SELECT kind FROM events ORDER BY id")).scalars())
 
 
+@pytest.mark.real
 def test_the_cookie_of_a_session_holds_no_token_and_no_script_or_other_site_gets_it(
     anonymous: httpx.Client, context: Context
 ) -> None:
@@ -56,7 +57,7 @@ def test_the_cookie_of_a_session_holds_no_token_and_no_script_or_other_site_gets
 def test_the_sessions_cookie_can_read_but_changes_need_a_request_of_our_own_page(anonymous: httpx.Client) -> None:
     sign_in(anonymous)
     assert anonymous.get("/v1/jobs").status_code == 200
-    foreign = (
+    foreign: tuple[dict[str, str], ...] = (
         {},
         {**OWN, "Origin": "http://evil.example"},
         {**OWN, "Origin": "null"},
