@@ -26,6 +26,13 @@ def test_health_needs_no_token(anonymous: httpx.Client) -> None:
     assert answer.json()["version"] == VERSION
 
 
+def test_the_first_page_is_the_dashboard_and_no_page_loads_programs_of_other_hosts(anonymous: httpx.Client) -> None:
+    first = anonymous.get("/")
+    assert (first.status_code, first.headers["location"]) == (307, "/ui/")
+    assert [anonymous.get(path).status_code for path in ("/docs", "/redoc", "/openapi.json")] == [404] * 3
+    assert anonymous.get("/v1/openapi.json").status_code == 401
+
+
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.evil:80"])
 def test_a_foreign_host_header_is_refused(client: httpx.Client, host: str) -> None:
     answer = client.get("/v1/jobs", headers={"Host": host})

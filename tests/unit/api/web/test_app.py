@@ -1,0 +1,186 @@
+"""The parts of a control plane: each one works while it serves, ends with it, and has its own settings."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from keyscale.api.mail_server import MailServer
+from keyscale.api.maintenance.announcer import replica_id
+from keyscale.api.maintenance.history_retention import HistoryPolicy
+from keyscale.api.notifications.deliveries import Deliveries
+from keyscale.api.settings import OpenIdSettings, Settings
+from keyscale.api.telemetry.collector import Collector
+from keyscale.api.web import app as web_app
+from keyscale.api.web.app import deliveries_of, history_policy, make_context
+from keyscale.db.connections import open_engine
+from keyscale.vocabulary import Channel
+from tests.support.coroutines import run_coroutine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keyscale.api.control_plane.context import Context
+
+STARTED = ["start feed", "start calls"]
+ENDED = ["close calls", "close feed", "close verifier", "close readers"]
+THREADS = ["sweep", "start first", "start second"]
+THREADS_ENDED = ["close second", "close first"]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path, store_url=(tmp_path / "store").as_uri())
+
+
+def context_of(settings: Settings) -> Context:
+    return make_context(settings, open_engine("postgresql://nobody@/none"))  # which connects when it is used
+
+
+class Parts:
+    """The parts of a control plane, which note when they start and end."""
+
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+        self.context: Any = SimpleNamespace(
+            change_feed=self.part("feed"),
+            calls=self.part("calls"),
+            programs=SimpleNamespace(sweep=lambda: self.noted.append("sweep")),
+            verifier=self.part("verifier"),
+            key_readers=self.part("readers"),
+            issuer=self.part("issuer"),
+            engine=SimpleNamespace(dispose=lambda: self.noted.append("dispose")),
+        )
+
+    def part(self, name: str) -> Any:
+        noted = self.noted
+        return SimpleNamespace(start=lambda: noted.append(f"start {name}"), close=lambda: noted.append(f"close {name}"))
+
+
+@pytest.mark.parametrize("has_issuer", [True, False])
+@pytest.mark.parametrize("reconcile", [True, False])
+def test_every_part_works_while_the_control_plane_serves_and_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch, reconcile: bool, has_issuer: bool
+) -> None:
+    parts = Parts()
+    if not has_issuer:
+        parts.context.issuer = None
+    monkeypatch.setattr(web_app, "_threads_of", lambda _: (parts.part("first"), parts.part("second")))
+
+    async def serve() -> None:
+        async with web_app._running(cast("Context", parts.context), reconcile=reconcile):
+            assert parts.noted == STARTED + (THREADS if reconcile else [])
+            parts.noted.clear()
+
+    run_coroutine(serve())
+    issuer = ["close issuer"] if has_issuer else []
+    assert parts.noted == [*ENDED, *(THREADS_ENDED if reconcile else []), *issuer, "dispose"]
+
+
+def test_a_control_plane_has_a_thread_for_each_of_its_tasks(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_app, "Sender", dict)
+    context = context_of(settings)
+    threads = web_app._threads_of(context)
+    assert sorted(type(each).__name__ for each in threads) == [
+        "AlarmWatch",
+        "Announcer",
+        "Autoscaler",
+        "Deliveries",
+        "Deliveries",
+        "HistoryRetention",
+        "ObjectRemoval",
+        "Reconciler",
+        "RunRemoval",
+        "SavepointRelease",
+        "SavepointSchedule",
+        "SnapshotRemoval",
+        "SpareKeeper",
+    ]
+    assert type(threads[0]).__name__ == "Reconciler", "it ends last: the other threads ask it who leads"
+    of_channels = [each._channels for each in threads if isinstance(each, Deliveries)]
+    assert sorted(channel for channels in of_channels for channel in channels) == sorted(Channel)
+    assert (Channel.MAIL,) in of_channels, "a slow mail server delays no other message"
+
+
+def test_a_collector_gets_the_metrics_only_if_the_settings_name_one(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted: list[Path] = []
+
+    def certificates_of(file: Path) -> ssl.SSLContext:
+        trusted.append(file)
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+    monkeypatch.setattr(web_app, "trusted_certificates", certificates_of)
+    assert web_app._collectors_of(context_of(settings)) == ()
+    named = replace(
+        settings,
+        otlp_endpoint="http://collector:4318/",
+        otlp_headers={"x-key": "secret"},
+        otlp_interval_ms=7000,
+        ca_file=settings.home / "ca.pem",
+    )
+    (collector,) = web_app._collectors_of(context_of(named))
+    assert isinstance(collector, Collector)
+    client = collector._client
+    assert (str(client.base_url), client.headers["x-key"]) == ("http://collector:4318/", "secret")
+    assert (collector._every_ms, trusted) == (7000, [named.ca_file])
+    client.close()
+
+
+def test_each_bound_of_the_history_is_a_setting_of_its_own(settings: Settings) -> None:
+    chosen = replace(
+        settings,
+        keep_checkpoints=6,
+        keep_checkpoint_details=5,
+        keep_attempts=4,
+        keep_operations=3,
+        keep_event_days=2,
+        keep_events=1,
+    )
+    assert history_policy(chosen) == HistoryPolicy(
+        checkpoints=6, detailed_checkpoints=5, attempts=4, operations=3, event_days=2, events=1
+    )
+
+
+@pytest.mark.parametrize("allows_private", [True, False])
+def test_notifications_go_where_the_settings_allow(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, allows_private: bool
+) -> None:
+    monkeypatch.setattr(web_app, "Sender", dict)
+    mail = MailServer("mail", 25, "from@example.com")
+    chosen = replace(
+        settings,
+        allows_private_targets=allows_private,
+        ca_file=settings.home / "ca.pem",
+        mail_server=mail,
+        own_url="https://keyscale.example",
+    )
+    context = SimpleNamespace(settings=chosen, sessions="sessions", pulse="pulse")
+    sender = deliveries_of(cast("Context", context), (Channel.MAIL,))
+    assert sender._sender == cast("Any", {"allows_private": allows_private, "ca_file": chosen.ca_file})
+    assert (sender._mail_server, sender._source, sender._channels) == (
+        mail,
+        "https://keyscale.example",
+        (Channel.MAIL,),
+    )
+
+
+def test_the_issuer_and_the_own_address_are_those_of_the_settings(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_app, "Issuer", lambda *given, **named: (given, named))
+    assert context_of(settings).issuer is None
+    named = OpenIdSettings("https://issuer.example", "client")
+    chosen = replace(settings, openid=named, ca_file=settings.home / "ca.pem", port=7)
+    context = context_of(chosen)
+    assert context.issuer == cast("Any", ((named,), {"ca_file": chosen.ca_file}))
+    announcer = context.announcer
+    assert (announcer._url, announcer._store_url) == ("http://127.0.0.1:7", settings.store_url)
+    assert announcer.replica_id == replica_id(context.launcher.place)
