@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -16,7 +15,6 @@ from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.facts import Timeouts
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.job_worker import JobWorker
-from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.operation_results import settle_command
 from keyscale.api.store_check import PublishedSavepoint
 from keyscale.db.repositories import attempts as stored_attempts
@@ -27,7 +25,6 @@ from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store
 from keyscale.vocabulary import ChangePhase, CommandStatus, JobStatus
 from tests.support.state.state_job import StateJob
-from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,10 +33,11 @@ if TYPE_CHECKING:
     import httpx
 
     from keyscale.api.control_plane.context import Context
+    from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.store_check import StoreCheck
     from keyscale.db.models import Attempt
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 PUBLISHED = PublishedSavepoint(
     "file:///store/savepoints/end/manifest.json", CheckpointId(9), batch_id=4, state_size=70, created_at_ms=1000
@@ -114,15 +112,12 @@ def stopping(context: Context, job: dict[str, Any], client: httpx.Client) -> dic
 
 
 @pytest.fixture
-def advance(context: Context, stopping: dict[str, Any]) -> Callable[[Store], None]:
+def advance(leadership: Leadership, stopping: dict[str, Any]) -> Callable[[Store], None]:
     """Lets a reconciler with a store take the job's steps until it has to wait."""
 
     def take_steps(store: Store) -> None:
-        with closing(Candidacy(context.engine, "")) as candidacy:
-            epoch = wait_until(candidacy.stand, what="the election")
-            leadership = Leadership(context.sessions, epoch)
-            worker = JobWorker(leadership=leadership, launcher=cast("Any", DeadDrivers()), store=cast("Any", store))
-            worker.advance(stopping["id"])
+        worker = JobWorker(leadership=leadership, launcher=cast("Any", DeadDrivers()), store=cast("Any", store))
+        worker.advance(stopping["id"])
 
     return take_steps
 
@@ -150,14 +145,13 @@ def test_while_the_store_is_away_a_savepoint_is_not_taken_for_missing(
     assert (taken["id"], taken["batch_id"], taken["state_size"]) == (9, 4, 70)
 
 
+@pytest.mark.real
 def test_a_stop_whose_store_stays_away_ends_and_the_job_can_be_started(
-    client: httpx.Client, context: Context, stopping: dict[str, Any]
+    client: httpx.Client, leadership: Leadership, stopping: dict[str, Any]
 ) -> None:
-    with closing(Candidacy(context.engine, "")) as candidacy:
-        leadership = Leadership(context.sessions, wait_until(candidacy.stand, what="the election"))
-        store, drivers = cast("Any", Store(StoreUnavailableError("no answer"))), cast("Any", DeadDrivers())
-        timeouts = Timeouts(store_ms=-1)  # the first refusal is one too many
-        JobWorker(leadership=leadership, launcher=drivers, store=store, timeouts=timeouts).advance(stopping["id"])
+    store, drivers = cast("Any", Store(StoreUnavailableError("no answer"))), cast("Any", DeadDrivers())
+    timeouts = Timeouts(store_ms=-1)  # the first refusal is one too many
+    JobWorker(leadership=leadership, launcher=drivers, store=store, timeouts=timeouts).advance(stopping["id"])
     operation = client.get("/v1/operations/end").json()
     assert (operation["status"], operation["failure"]["code"]) == ("FAILED", "STOPPED_WITHOUT_SAVEPOINT")
     assert "did not say" in operation["failure"]["message"]
@@ -167,18 +161,17 @@ def test_a_stop_whose_store_stays_away_ends_and_the_job_can_be_started(
     assert client.post("/v1/jobs/flights/start").status_code == 202
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("stopping")
 def test_a_job_whose_driver_cannot_be_launched_is_stopped_without_a_savepoint(
-    client: httpx.Client, context: Context, job: dict[str, Any]
+    client: httpx.Client, leadership: Leadership, job: dict[str, Any]
 ) -> None:
-    with closing(Candidacy(context.engine, "")) as candidacy:
-        leadership = Leadership(context.sessions, wait_until(candidacy.stand, what="the election"))
-        launcher = cast("Any", UnlaunchableDrivers())
-        worker = JobWorker(leadership=leadership, launcher=launcher, store=cast("Any", Store(None)))
-        with pytest.raises(OSError, match="no space"):
-            worker.advance(job["id"])
-        assert client.get("/v1/jobs/flights").json()["status"]["state"] == "SAVEPOINTING"
+    launcher = cast("Any", UnlaunchableDrivers())
+    worker = JobWorker(leadership=leadership, launcher=launcher, store=cast("Any", Store(None)))
+    with pytest.raises(OSError, match="no space"):
         worker.advance(job["id"])
+    assert client.get("/v1/jobs/flights").json()["status"]["state"] == "SAVEPOINTING"
+    worker.advance(job["id"])
     operation = client.get("/v1/operations/end").json()
     assert (operation["status"], operation["failure"]["code"]) == ("FAILED", "STOPPED_WITHOUT_SAVEPOINT")
     stopped = client.get("/v1/jobs/flights").json()
@@ -189,6 +182,7 @@ def test_a_job_whose_driver_cannot_be_launched_is_stopped_without_a_savepoint(
     )
 
 
+@pytest.mark.real
 def test_a_savepoint_that_is_missing_is_taken_by_the_next_driver(
     client: httpx.Client, advance: Callable[[Store], None]
 ) -> None:
@@ -197,6 +191,7 @@ def test_a_savepoint_that_is_missing_is_taken_by_the_next_driver(
     assert attempts(client) == [2, 1]
 
 
+@pytest.mark.real
 def test_a_new_attempt_is_above_those_in_the_log_that_an_older_database_does_not_know(
     client: httpx.Client, advance: Callable[[Store], None]
 ) -> None:
@@ -229,6 +224,7 @@ def totals(client: httpx.Client) -> tuple[int, ...]:
 ALL_COUNTED = (110, 55, 4, 2, 7)
 
 
+@pytest.mark.real
 def test_the_totals_after_a_cancel_have_the_batch_that_the_killed_driver_could_not_report(
     context: Context, client: httpx.Client, stopping: dict[str, Any], advance: Callable[[Store], None]
 ) -> None:
@@ -256,6 +252,7 @@ def test_the_totals_of_the_next_attempt_begin_with_the_commit_that_its_dead_pred
     assert (figures["lag_records"], figures["lag_records_at_ms"]) == (415_941, 1_795_000_000_000)
 
 
+@pytest.mark.real
 def test_while_the_store_is_away_a_cancelled_job_stops_with_the_totals_that_were_reported(
     context: Context, client: httpx.Client, stopping: dict[str, Any], advance: Callable[[Store], None]
 ) -> None:
@@ -274,12 +271,15 @@ class Upgrade:
     Args:
         context: The control plane's context.
         client: A client.
+        leadership: The right to write.
         job: The job.
         local: A directory for local state.
     """
 
-    def __init__(self, context: Context, client: httpx.Client, job: dict[str, Any], local: Path) -> None:
-        self.context, self.job_id = context, job["id"]
+    def __init__(
+        self, context: Context, client: httpx.Client, leadership: Leadership, job: dict[str, Any], local: Path
+    ) -> None:
+        self.context, self.job_id, self._leadership = context, job["id"], leadership
         self.state = StateJob(open_store(context.settings.store_url), local, JobId(job["id"]))
         self.state.start(2)
         self.state.run_batch({1: 1})
@@ -313,15 +313,15 @@ class Upgrade:
                 apply(step, JobTransaction(session, found))
 
     def advance(self, store: StoreCheck) -> None:
-        with closing(Candidacy(self.context.engine, "")) as candidacy:
-            epoch = wait_until(candidacy.stand, what="the election")
-            leadership = Leadership(self.context.sessions, epoch)
-            JobWorker(leadership=leadership, launcher=cast("Any", DeadDrivers(4)), store=store).advance(self.job_id)
+        drivers = cast("Any", DeadDrivers(4))
+        JobWorker(leadership=self._leadership, launcher=drivers, store=store).advance(self.job_id)
 
 
 @pytest.fixture
-def upgrade(context: Context, client: httpx.Client, job: dict[str, Any], tmp_path: Path) -> Upgrade:
-    return Upgrade(context, client, job, tmp_path / "local")
+def upgrade(
+    context: Context, client: httpx.Client, leadership: Leadership, job: dict[str, Any], tmp_path: Path
+) -> Upgrade:
+    return Upgrade(context, client, leadership, job, tmp_path / "local")
 
 
 def test_an_upgrade_whose_drivers_die_is_rolled_back(context: Context, client: httpx.Client, upgrade: Upgrade) -> None:
@@ -342,6 +342,7 @@ def test_an_upgrade_is_not_rolled_back_once_its_driver_has_committed_a_batch_tha
     assert client.get("/v1/jobs/flights").json()["revision"] == 2
 
 
+@pytest.mark.real
 def test_while_the_store_is_away_no_upgrade_is_rolled_back(
     context: Context, client: httpx.Client, upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 
 @pytest.fixture
@@ -53,6 +53,7 @@ def reconciler(context: Context, pulse: ReconcilerPulse) -> Iterator[Reconciler]
     started.close()
 
 
+@pytest.mark.real
 def test_there_is_one_leader_until_its_connection_is_closed(context: Context) -> None:
     with closing(Candidacy(context.engine, "http://second:1")) as second:
         with closing(Candidacy(context.engine, "http://first:1")) as first:
@@ -89,6 +90,7 @@ def events_of(session: Session) -> list[str]:
     return [each.kind for each in session.query(Event).filter_by(job_id=None)]
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("reconciler")
 def test_a_query_that_fails_does_not_lock_a_replica_out_of_leadership(
     context: Context, pulse: ReconcilerPulse, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +117,7 @@ def current_epoch(context: Context) -> int:
     return seen.epoch if seen else 0
 
 
+@pytest.mark.real
 def test_health_names_the_leader_or_says_that_a_leader_is_missing(
     context: Context, client: httpx.Client, reconciler: Reconciler, pulse: ReconcilerPulse
 ) -> None:
@@ -168,6 +171,7 @@ def test_a_leader_that_comes_back_after_another_was_elected_writes_nothing(
     assert client.get(f"/v1/jobs/{job['id']}/attempts").json()["attempts"] == []
 
 
+@pytest.mark.real
 def test_no_epoch_begins_while_a_leader_writes(context: Context) -> None:
     with closing(Candidacy(context.engine, "http://first:1")) as first:
         leadership = Leadership(context.sessions, first.stand() or 0)
@@ -222,6 +226,7 @@ def two_jobs(client: httpx.Client, job: dict[str, Any]) -> list[str]:
     return ids
 
 
+@pytest.mark.real
 def test_a_launch_that_takes_long_holds_no_other_job_up(context: Context, two_jobs: list[str]) -> None:
     drivers = HeldDrivers(slow_job=min(two_jobs))
     running = Reconciler(
@@ -240,6 +245,7 @@ def test_a_launch_that_takes_long_holds_no_other_job_up(context: Context, two_jo
         running.close()
 
 
+@pytest.mark.real
 def test_a_job_whose_steps_fail_is_quarantined_with_an_event_and_other_jobs_go_on(
     context: Context, two_jobs: list[str], client: httpx.Client
 ) -> None:
@@ -277,6 +283,7 @@ def test_a_job_whose_steps_fail_is_quarantined_with_an_event_and_other_jobs_go_o
         running.close()
 
 
+@pytest.mark.real
 def test_a_job_that_cannot_start_while_the_store_is_away_says_so(
     context: Context, two_jobs: list[str], client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +312,7 @@ def test_a_job_that_cannot_start_while_the_store_is_away_says_so(
         running.close()
 
 
+@pytest.mark.real
 def test_a_query_of_a_job_that_fails_costs_no_leadership(
     context: Context, two_jobs: list[str], client: httpx.Client
 ) -> None:

@@ -99,6 +99,7 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
     connection.create_function("next_number", 0, lambda: next(_NUMBERS))
     connection.create_function("clock_seconds", 0, time.time)
     connection.create_function("pg_advisory_xact_lock", 1, lambda _: None)
+    connection.create_function("pg_try_advisory_lock", 1, lambda _: True)
     connection.create_function("hashtextextended", 2, lambda _text, seed: seed)
     connection.create_function("least", -1, lambda *values: min(_known(values), default=None))
     connection.create_function("greatest", -1, lambda *values: max(_known(values), default=None))

@@ -54,6 +54,7 @@ _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"(?s)\(\s*VALUES (.*?)\) (?:AS )?(\w+) \((\w+(?:, \w+)*)\)", _named_columns),
     (r"SELECT min\((\w+)\) AS \1\s+FROM ([^()]+)\)", r"SELECT \1 FROM \2 ORDER BY \1 LIMIT 1)"),
     (r"jsonb_build_object\(", "json_object("),
+    (r"SET idle_session_timeout = '\w+'", "SELECT 1"),
     (r"array_agg\((\w+)\)", r'json_group_array(\1) AS "\1 [array]"'),  # the driver reads the name's type
     (r"jsonb_populate_record\(CAST\(NULL AS (\w+)\), \?\)", _record),
     (r"( AS point)(\s+ON CONFLICT)", r"\1 WHERE true\2"),  # or else the conflict would be a join's condition

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from keyscale.api.errors import PlanTimeoutError, StoreUnavailableError
+from keyscale.api.errors import JobUserError, PlanTimeoutError, StoreUnavailableError
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle import job_worker, steps
 from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS
@@ -22,7 +22,15 @@ from keyscale.api.store_check import PublishedSavepoint
 from keyscale.db.models import Attempt, Job, Operation, Revision
 from keyscale.identifiers import CheckpointId
 from keyscale.state.documents.job_counters import JobCounters
-from keyscale.vocabulary import ChangePhase, CommandStatus, DesiredState, JobStatus, OperationKind, UpgradeMode
+from keyscale.vocabulary import (
+    AttemptStage,
+    ChangePhase,
+    CommandStatus,
+    DesiredState,
+    JobStatus,
+    OperationKind,
+    UpgradeMode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -199,6 +207,85 @@ def test_no_step_waits_for_what_the_log_has_counted(platform: Platform, error: E
     assert platform.applied == [steps.MarkReaped(4)]
 
 
+RESERVE, SEND = steps.ReserveAttempts(), steps.SendRescale()
+AWAY = {"code": "STORE_UNAVAILABLE", "message": "away"}
+
+
+def test_the_attempts_of_a_live_rescale_are_above_those_of_the_log(platform: Platform) -> None:
+    platform.decided = [RESERVE]
+    assert platform.take(RESERVE)
+    assert platform.applied == [steps.ReserveAttempts(after=6)]
+    assert platform.done == [("asked", "file:///store", "job")]
+
+
+def test_a_live_rescale_whose_driver_could_have_a_number_twice_takes_a_new_driver(platform: Platform) -> None:
+    platform.decided, platform.is_store_away = [RESERVE], True
+    assert platform.take(RESERVE)
+    [fallen] = platform.applied
+    assert isinstance(fallen, steps.FallBack)
+    assert {name: fallen.failure[name] for name in AWAY} == AWAY
+
+
+@pytest.mark.parametrize("failure", [None, StoreUnavailableError("away"), JobUserError("away")])
+def test_a_live_rescale_is_commanded_once_both_its_attempts_are_recorded(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, failure: Any
+) -> None:
+    reserved = [Attempt(job_id="job", number=number, stage=AttemptStage.RESERVED) for number in (7, 8)]
+    asked = {("job", AttemptStage.RESERVED): reserved}
+    monkeypatch.setattr(job_worker.attempts, "all_of_stage", lambda _, *of: asked[of])
+    monkeypatch.setattr(job_worker.revisions, "of_attempt", lambda _, attempt: f"revision of {attempt.number}")
+    monkeypatch.setattr(job_worker, "record_of", lambda _, job, revision, attempt: (job.id, revision, attempt.number))
+
+    def keep(job: Job, record: Any) -> None:
+        platform._do("keep", job.id, record)
+        if failure is not None and record[2] == 8:
+            raise failure
+
+    platform.launcher.keep_record = keep
+    platform.decided = [SEND]
+    assert platform.take(SEND)
+    assert platform.done == [("keep", "job", ("job", f"revision of {number}", number)) for number in (7, 8)]
+    [applied] = platform.applied
+    if failure is None:
+        assert applied == SEND
+    else:
+        assert isinstance(applied, steps.FallBack)
+        assert (applied.failure["code"], applied.failure["message"]) == (failure.code, "away")
+
+
+@pytest.mark.parametrize("step", [RESERVE, SEND])
+def test_a_live_rescale_goes_on_only_while_its_job_and_its_step_are_there(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, step: steps.Step
+) -> None:
+    monkeypatch.setattr(job_worker.attempts, "all_of_stage", lambda *_: [])
+    platform.decided = [steps.AbandonChange(FAILURE)]
+    assert platform.take(step)
+    assert platform.applied == []
+    platform.job = None
+    assert not platform.take(step)
+
+
+def test_a_closing_control_plane_takes_no_further_step(platform: Platform) -> None:
+    closing = iter([False, True])
+    worker = JobWorker(
+        leadership=cast("Any", platform),
+        launcher=cast("Any", platform.launcher),
+        store=cast("Any", platform.store),
+        is_closing=lambda: next(closing),
+    )
+    platform.decided = [steps.EndAttempt(1), steps.EndAttempt(2)]
+    assert worker.advance("job") is None
+    assert platform.applied == [steps.EndAttempt(1)]
+
+
+def test_a_driver_is_killed_and_cleaned_up_in_the_run_that_has_its_processes(platform: Platform) -> None:
+    platform.attempt = Attempt(job_id="job", number=4, run=2)
+    assert not platform.take(steps.Kill(4)), "the driver takes its time to die"
+    assert platform.take(steps.MarkReaped(4))
+    assert not platform.take(steps.Kill(5))
+    assert platform.done == [("kill", "job", 2), ("clean up", "job", 2), ("kill", "job", 5)]
+
+
 def command(**columns: Any) -> Operation:
     given = {"command_status": CommandStatus.IN_PROGRESS, "kind": OperationKind.STOP, **columns}
     return Operation(id="c", job_id="job", old_attempt=4, **given)
@@ -335,8 +422,13 @@ def test_a_driver_is_recorded_before_it_is_launched(platform: Platform, monkeypa
         ("prepare", "job", 4),
         ("launch", "job", revision, attempt, ("libraries", ["l"]), ("granted", "job", []), "record", fields),
     ]
+    monkeypatch.setattr(job_worker.operations, "running", lambda *_: None)
+    platform.take(steps.Launch(4))
+    assert platform.done[-1][-1] == {"job": "job", "attempt": 4}, "a restart has no operation"
+    assert not platform.take(steps.Launch(5))
     platform.job = None
     assert not platform.take(steps.Launch(4))
+    assert [done[0] for done in platform.done[4:]] == ["prepare"] * 2
 
 
 @pytest.mark.parametrize("step", [CREATE, steps.Launch(4)])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
+from keyscale.api.errors import LeadershipLostError
 from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle import reconciler
 from keyscale.api.lifecycle.decision import waits_for_news
 from keyscale.api.lifecycle.fact_reader import FactReader
 from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
@@ -14,6 +19,7 @@ from keyscale.api.lifecycle.job_worker import Waiting
 from keyscale.api.lifecycle.reconciler import REST_S_MAX, ROUND_S, UNCERTAIN_S, JobWorkers
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.api.lifecycle.watched_clock import WatchedClock
+from keyscale.db.repositories import events
 from keyscale.db.repositories.job_signs import JobSign
 from keyscale.vocabulary import ChangePhase, CommandStatus, DesiredState, JobStatus
 from tests.support.waiting import wait_until
@@ -179,3 +185,36 @@ def test_a_job_whose_steps_fail_is_told_once_for_each_cause_and_when_they_succee
         rounds.failure = failure
         assert rounds.play(seconds)
     assert told == [("JOB_SET_ASIDE", "ValueError"), ("JOB_SET_ASIDE", "KeyError"), ("JOB_TAKEN_UP", None)]
+
+
+@pytest.mark.parametrize("failure", [LeadershipLostError("over"), OperationalError("SELECT", None, Exception("away"))])
+def test_a_job_is_not_set_aside_for_a_lost_leadership_or_a_database_that_is_away(
+    rounds: Rounds, told: list[Any], failure: Exception
+) -> None:
+    rounds.failure = failure
+    assert len(rounds.play(2 * ROUND_S)) == 2
+    assert (rounds.served.quarantined, told) == (0, [])
+    rounds.failure = ValueError("its own")
+    rounds.play(ROUND_S)
+    assert rounds.served.quarantined == 1
+
+
+def test_an_event_of_a_job_is_recorded_only_by_the_leader(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorded: list[Any] = []
+    answers = iter([nullcontext("session"), LeadershipLostError("over")])
+
+    def transaction() -> Any:
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(events, "record", lambda session, **event: recorded.append((session, event)))
+    monkeypatch.setattr(reconciler, "now_ms", lambda: 70)
+    monkeypatch.setattr(rounds.served, "_leadership", SimpleNamespace(transaction=transaction))
+    for _ in range(2):
+        rounds.served._record("job", "JOB_SET_ASIDE", "a step failed", failure_code="X")
+    event = {"job_id": "job", "at_ms": 70, "kind": "JOB_SET_ASIDE", "message": "a step failed", "failure_code": "X"}
+    assert recorded == [("session", event)]
+    assert caplog.messages == ["job job: the event JOB_SET_ASIDE was not recorded"]
