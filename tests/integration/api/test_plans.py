@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
     from keyscale.state.keyed.descriptors import StateDescriptor
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 DECLARATION = ProgramDeclaration((TOTALS,), (DeclaredSource("source", ("kafka",)),), (DeclaredSink("out", "FileSink"),))
 
@@ -112,12 +112,15 @@ def declaring(uid: str, *descriptors: StateDescriptor) -> ProgramAnswer:
 @pytest.mark.parametrize(
     ("program", "operators", "states", "verdict"),
     [
-        (declaring("count", COUNT), {"count": "KEPT"}, {"count": "KEPT"}, (True, False)),
-        (
+        pytest.param(
+            declaring("count", COUNT), {"count": "KEPT"}, {"count": "KEPT"}, (True, False), marks=pytest.mark.real
+        ),
+        pytest.param(
             declaring("count", COUNT, ValueStateDescriptor("more", pa.string())),
             {"count": "KEPT"},
             {"count": "KEPT", "more": "NEW"},
             (True, False),
+            marks=pytest.mark.real,
         ),
         (
             declaring("count", replace(COUNT, ttl=Ttl(1000))),
@@ -169,7 +172,7 @@ def test_the_fate_of_what_is_stored_is_planned_and_nothing_moves_on_one_host(  #
     assert client.get("/v1/jobs/flights").json() == job
 
 
-@pytest.mark.parametrize("knows", ["manifest", "graph"])
+@pytest.mark.parametrize("knows", [pytest.param("manifest", marks=pytest.mark.real), "graph"])
 def test_a_sink_that_the_job_has_had_is_kept_though_no_batch_follows_its_latest_checkpoint(  # noqa: PLR0917 - a job
     context: Context, client: httpx.Client, job: dict[str, Any], answers: dict[str, Any], tmp_path: Path, knows: str
 ) -> None:
@@ -209,7 +212,7 @@ def test_a_plan_names_artifacts_by_name_and_version(
     assert answers["content"] == b"print(2)\n"
 
 
-@pytest.mark.parametrize("status", [JobStatus.RESTARTING, JobStatus.RUNNING])
+@pytest.mark.parametrize("status", [JobStatus.RESTARTING, pytest.param(JobStatus.RUNNING, marks=pytest.mark.real)])
 def test_a_plan_knows_of_a_batch_that_only_a_dropped_sink_can_publish(  # noqa: PLR0917 - a job and its output
     context: Context,
     client: httpx.Client,
@@ -298,6 +301,7 @@ def test_a_failure_of_the_program_is_shown_with_secrets_masked(
         ({"unknown": 1}, "REQUEST_INVALID"),
     ],
 )
+@pytest.mark.real
 @pytest.mark.usefixtures("job")
 def test_what_a_job_may_not_have_is_refused_before_anything_is_loaded(
     client: httpx.Client, spec: dict[str, Any], code: str
@@ -305,6 +309,7 @@ def test_what_a_job_may_not_have_is_refused_before_anything_is_loaded(
     assert planned(client, spec).json()["code"] == code
 
 
+@pytest.mark.real
 def test_programs_that_load_forever_hold_up_no_other_request(
     client: httpx.Client, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from keyscale.api.job_spec import changed
-from keyscale.api.operations.plans import _movement, downtime, settings_changed
+from keyscale.api.operations.plans import _movement, _sinks, _sources, downtime, settings_changed
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramDeclaration
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.state.documents.manifest import (
     FileHandle,
@@ -20,6 +21,7 @@ from keyscale.state.documents.manifest import (
     SnapshotHandle,
     SnapshotKind,
 )
+from keyscale.state.doors.planning import UNNAMED_SOURCE
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 
@@ -143,3 +145,49 @@ def test_a_plan_shows_the_bytes_of_each_subtask_with_the_ranges_to_come(
     [operator] = _movement(cast("Any", facts), cast("Any", stored), single_host=True).operators
     assert tuple(each.key_group_start for each in operator.subtasks) == starts
     assert tuple(each.expected_bytes for each in operator.subtasks) == expected_bytes
+
+
+@pytest.mark.parametrize(
+    ("known", "declared", "expected"),
+    [
+        ({}, {"a": ("kafka",)}, [("a", "NEW", "kafka")]),
+        ({"a": ("kafka",)}, {}, [("a", "DROPPED", "kafka")]),
+        ({"a": ("kafka", "files")}, {"a": ("kafka", "files")}, [("a", "KEPT", "kafka, files")]),
+        ({"a": ()}, {"a": ("kafka",)}, [("a", "KEPT", "kafka")]),
+        ({"a": ("kafka",)}, {"a": ()}, [("a", "KEPT", "kafka")]),
+        ({"a": ()}, {"a": ()}, [("a", "KEPT", None)]),
+        ({UNNAMED_SOURCE: ("kafka",)}, {"a": ("kafka",)}, [("a", "KEPT", "kafka")]),
+        (
+            {UNNAMED_SOURCE: ("kafka",)},
+            {"a": ("kafka",), "b": ("rate",)},
+            [(UNNAMED_SOURCE, "DROPPED", "kafka"), ("a", "NEW", "kafka"), ("b", "NEW", "rate")],
+        ),
+        ({"b": ("kafka",)}, {"a": ("kafka",)}, [("a", "NEW", "kafka"), ("b", "DROPPED", "kafka")]),
+    ],
+)
+def test_a_source_is_known_by_its_uid_and_the_only_one_may_get_a_name(
+    known: dict[str, Any], declared: dict[str, Any], expected: list[Any]
+) -> None:
+    sources = tuple(DeclaredSource(uid, kinds) for uid, kinds in declared.items())
+    stored = cast("Any", SimpleNamespace(sources=known))
+    found = _sources(stored, ProgramDeclaration((), sources, ()))
+    assert sorted((each.uid, each.fate, each.kind) for each in found) == sorted(expected)
+    assert [each.reason for each in found] == [None] * len(expected)
+
+
+def test_a_source_of_another_kind_cannot_go_on_where_the_old_one_stopped() -> None:
+    stored = cast("Any", SimpleNamespace(sources={"a": ("files", "kafka")}))
+    [found] = _sources(stored, ProgramDeclaration((), (DeclaredSource("a", ("kafka",)),), ()))
+    reason = "source 'a' was of kind files, kafka and is now kafka"
+    assert (found.fate, found.kind, found.reason) == ("INCOMPATIBLE", "kafka", reason)
+
+
+def test_a_sink_that_is_dropped_says_whether_a_batch_of_it_is_unpublished() -> None:
+    declaration = ProgramDeclaration((), (), (DeclaredSink("kept", "FileSink"), DeclaredSink("new", "KafkaSink")))
+    found = _sinks({"gone", "kept", "lost"}, declaration, frozenset({"kept", "lost"}))
+    assert {each.uid: (each.fate, each.kind, each.reason is not None) for each in found} == {
+        "gone": ("DROPPED", None, False),
+        "kept": ("KEPT", "FileSink", False),
+        "lost": ("DROPPED", None, True),
+        "new": ("NEW", "KafkaSink", False),
+    }
