@@ -28,3 +28,10 @@ def test_many_counts_within_a_second_are_one() -> None:
         trend.saw(count / 64, count)
     assert len(trend._counts) < 65
     assert trend.growth() == 64
+
+
+def test_many_batches_a_second_still_show_the_growth_of_the_last_minute_alone() -> None:
+    trend = LagTrend()
+    for count in range(8 * 200):
+        trend.saw(count / 8, 10_000 - count if count < 8 * 100 else 9_200 + 2 * count)
+    assert trend.growth() == 16

@@ -62,3 +62,11 @@ def test_a_sample_of_a_driver_that_has_just_started_is_to_be_requested_again() -
     with pytest.raises(NoBatchYetError) as refused:
         RecordSampling().begin("d1", "sum", rows=1, with_values=True, seconds=1)
     assert "request it again" in refused.value.advice
+
+
+def test_a_sample_that_ends_with_its_time_leaves_the_newer_one_in_force(sampling: RecordSampling) -> None:
+    old = sampling.begin("d1", "count", rows=1, with_values=True, seconds=0.01)
+    new = sampling.begin("d2", "other", rows=1, with_values=True, seconds=10)
+    assert old["input"]() == "(no batch with records of count within 0.01 s)"
+    sampling.collect([report("d2", OTHER, input=["x"])])
+    assert {side: read() for side, read in new.items()} == {"input": "x", "output": ""}

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.source_order import (
     SourceInputs,
     recorded_order,
@@ -17,6 +18,7 @@ from keyscale.jobs.runtime.driver.attempt import (
     _counted,
     fall_back,
     open_attempt,
+    open_next_attempt,
     reopen_attempt,
 )
 from keyscale.jobs.runtime.driver.resume_plan import check_fit, resume_positions
@@ -25,6 +27,7 @@ from keyscale.jobs.spark_internals.checkpoint_directory import PositionsCorruptE
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
 from keyscale.state.documents.claim import ClaimRefusedError, take_claim
 from keyscale.state.documents.job_counters import JobCounters
+from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import (
     Manifest,
@@ -33,8 +36,10 @@ from keyscale.state.documents.manifest import (
     SnapshotKind,
     write_manifest,
 )
+from keyscale.state.documents.rewind import Rewind
 from keyscale.state.documents.source_positions import KINDS_NAME, ORDER_NAME, write_positions
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.log.commit_log import CommitLog, FencedError
 from keyscale.state.log.recovery import NothingUsableError
@@ -758,3 +763,40 @@ def test_another_jobs_checkpoint_cannot_be_claimed(store: ObjectStore) -> None:
     with pytest.raises(ClaimRefusedError, match="only a savepoint can be claimed"):
         open_attempt(store, assigned, OPERATORS)
     assert not list(store.list("fork/"))
+
+
+def test_the_attempt_of_a_live_rescale_continues_with_all_that_the_last_batch_has_left(store: ObjectStore) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    ranges = KeyGroupRanges(8, (0, 1, 5))
+    rewinds = (Rewind(Attempt(1), BatchId(2)),)
+    time = JobTime({UID: EventTime(7, 5)}, processing_ms=9)
+    counters = JobCounters(input_records=3, output_records=2)
+    committed = CommittedState(
+        BatchId(4), {}, {"offsets/4": "o"}, {"files": "token"}, 9, time, counters=counters, rewinds=rewinds
+    )
+    given = assignment(store, 2, parallelism=3, hash_id="java")
+    manifest = savepoint_of(store, "job")
+    opened = open_next_attempt(first, given, {}, committed, manifest, ranges=ranges)
+    assert opened.journal is first.journal
+    assert (opened.attempt, opened.manifest, opened.positions) == (2, manifest, {"offsets/4": "o"})
+    assert (opened.ranges, opened.opened_at_ms, opened.claims) == (ranges, first.opened_at_ms, first.claims)
+    assert opened.resume == resume_point(
+        batch_id=BatchId(4),
+        next_position=opened.journal.last_position + 1,
+        attempt=Attempt(2),
+        sinks={"files": "token"},
+        max_parallelism=8,
+        hash_id=HashId.JAVA,
+        time=time,
+        counters=counters,
+        rewinds=rewinds,
+        key_group_ranges=ranges,
+    )
+    last = CommitLog(store, Layout(JobId("job"))).last()
+    assert last is not None
+    position, entry = last
+    assert isinstance(entry, AttemptOpened)
+    assert position == opened.journal.last_position == 2
+    assert (entry.attempt, entry.parallelism, entry.max_parallelism, entry.hash_id) == (2, 3, 8, HashId.JAVA)
+    assert (entry.restored_from, entry.operators, entry.counters) == (manifest.path, {}, counters)
+    assert (entry.key_group_starts, entry.rewinds) == ((0, 1, 5), False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -442,3 +443,39 @@ def test_two_checkpoints_never_overlap(started: float, lasted: float, interval: 
     due = CheckpointSchedule(started_at=0).triggered(started).completed(ended).due_at(settings)
     assert due >= ended
     assert due >= started + interval / 1000
+
+
+def test_single_failures_between_checkpoints_that_complete_never_end_the_run() -> None:
+    rig = Rig(tolerable_failed_checkpoints=1)
+    for _ in range(3):
+        rig.checkpoints.failures = [StoreUnavailableError("away")]
+        rig.coordinator._take_periodic()
+        rig.coordinator._take_periodic()
+    assert (rig.checkpoints.taken, rig.retention_runs) == (6, 3), "the clean-up runs after each that completes"
+    assert rig.coordinator._schedule.consecutive_failures == 0
+
+
+def test_what_is_due_is_done_in_order_and_no_sooner() -> None:
+    rig, now = Rig(interval_ms=10_000, min_pause_ms=4_000), [100.0]
+    made: list[str] = []
+    rig.coordinator._check_fence = lambda: made.append("fence")  # type: ignore[method-assign]
+    rig.coordinator._run_retention = lambda: made.append("clean-up")
+    rig.coordinator._follow_settings = lambda: made.append("settings")
+    rig.coordinator._take_periodic = lambda: made.append("checkpoint")  # type: ignore[method-assign]
+    rig.coordinator._sleeps = lambda: made.append("sleep?")  # type: ignore[func-returns-value, return-value]
+    rig.coordinator._schedule = CheckpointSchedule(started_at=92.0, ended_at=98.5)
+    rig.coordinator._fence_checked_at = 95.5
+    done = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keyscale.jobs.runtime.driver.coordinator, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        for now[0] in (100.0, 100.6, 102.0, 102.5, 105.6):
+            made.clear()
+            rig.coordinator._tick()
+            done[now[0]] = " ".join(made)
+    assert done == {
+        100.0: "settings sleep?",
+        100.6: "fence clean-up settings sleep?",
+        102.0: "settings sleep?",  # an interval after the last start, but no pause after the last end
+        102.5: "settings sleep? checkpoint",
+        105.6: "fence clean-up settings sleep? checkpoint",
+    }

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partialmethod
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -18,6 +18,7 @@ from keyscale.jobs.runtime.executor import subtask_jobs
 from keyscale.jobs.runtime.executor.subtask_jobs import (
     LinkedSubtask,
     SnapshotSubtasks,
+    StoredSubtask,
     SubtaskPlaces,
     Uploads,
     UploadSnapshots,
@@ -34,9 +35,6 @@ from keyscale.state.subtask.store import SubtaskStore
 from tests.support.drivers.shipped_starts import payload, shipped
 from tests.support.state.state_job import UID, StateJob, entries
 from tests.support.waiting import wait_until
-
-if TYPE_CHECKING:
-    from keyscale.jobs.runtime.executor.subtask_jobs import StoredSubtask
 
 
 def uploaded(job: StateJob, time: JobTime, savepoint_id: str | None) -> int:
@@ -162,3 +160,46 @@ def test_a_merge_begins_with_the_operators_own_times_unless_a_savepoint_may_end_
     task = UploadSnapshots(SubtaskPlaces({}, "file:///store", "/local"), payload(uploads), savepoint_id, clocks)
     task._upload(SubtaskIndex(0), uploads, 99)
     assert begun == ([(Path("/merge"), 99, clocks[UID])] if savepoint_id is None else [])
+
+
+def test_each_operators_part_of_an_upload_has_its_own_duration_files_and_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, given = [100.0], list[tuple[Any, ...]]()
+    takes_s = {"one": 2.0, "two": 5.0}
+    clocks = {OperatorUid("two"): BatchClock(7, 8)}
+    sizes: Any = SimpleNamespace(entries=(1,))
+
+    def upload(snapshot: Any, *where: Any, **more: Any) -> Any:
+        given.append((snapshot.name, *where, more))
+        now_s[0] += takes_s[snapshot.name]
+        return SimpleNamespace(handle=f"handle of {snapshot.name}", uploaded_bytes=10 * int(takes_s[snapshot.name]))
+
+    monkeypatch.setattr(subtask_jobs, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    monkeypatch.setattr(subtask_jobs, "now_ms", lambda: round(1000 * now_s[0]))
+    monkeypatch.setattr(subtask_jobs, "upload_snapshot", upload)
+    monkeypatch.setattr(subtask_jobs, "object_store", lambda url: f"store at {url}")
+    monkeypatch.setattr(subtask_jobs, "Layout", lambda job_id: f"layout of {job_id}")
+
+    def part(name: str, at: int) -> LinkedSubtask:
+        snapshot: Any = SimpleNamespace(job_id=f"job-{name}", consolidation=None, name=name)
+        return LinkedSubtask(OperatorUid(name), snapshot, at, at + 1, sizes)
+
+    uploads = Uploads({SubtaskIndex(1): [part("one", 1), part("two", 3)], SubtaskIndex(0): []}, {"k": "p"}, {"c": "q"})
+    task = UploadSnapshots(SubtaskPlaces({}, "file:///store", "/local"), payload(uploads), "mine", clocks)
+    stored = pickle.loads(task._upload(SubtaskIndex(1), uploads, 99))  # noqa: S301 - our own
+    assert given == [
+        (
+            name,
+            "store at file:///store",
+            f"layout of job-{name}",
+            {"k": "p"},
+            "mine",
+            {"copies": {"c": "q"}, "clock": c},
+        )
+        for name, c in (("one", None), ("two", BatchClock(7, 8)))
+    ]
+    assert [replace(each, sizes=sizes) for each in stored] == [
+        StoredSubtask(OperatorUid("one"), cast("Any", "handle of one"), 20, 1, 2, 2000, 102_000, sizes),
+        StoredSubtask(OperatorUid("two"), cast("Any", "handle of two"), 50, 3, 4, 5000, 107_000, sizes),
+    ]
