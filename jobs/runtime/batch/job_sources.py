@@ -104,8 +104,16 @@ class JobSources:
         return names_of([node.frame for node in self.nodes])
 
     def input_uids(self) -> list[OperatorUid]:
-        """Returns the uid of the source of each input."""
-        return [node.uid for node in self.nodes for _ in streams_of([node.frame])]
+        """Returns the uid of the source of each input.
+
+        Of an input that several sources read, it is the uid of the first source.
+        """
+        counts = self.inputs()
+        return [
+            node.uid
+            for node, count, before in zip(self.nodes, counts, [0, *counts], strict=False)
+            for _ in range(count - before)
+        ]
 
     def split(self, frame: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> dict[NodeId, DataFrame]:
         """Returns the records of each source in a batch.
