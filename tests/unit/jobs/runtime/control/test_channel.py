@@ -262,3 +262,35 @@ def test_another_control_plane_is_looked_for_in_the_name_of_the_next_attempt() -
     control.speak_as("job", 2, "salt.next")
     control.close()
     assert spoken == [("job:2", "salt.next")]
+
+
+def test_a_driver_without_a_control_plane_waits_for_its_file_and_tells_its_checkpoints_in_files(tmp_path: Path) -> None:
+    control = FileControl(tmp_path / "job.json", tmp_path / "a.py")
+    waits = control.attach(AttachRequest(pid=1, host="h"))
+    assert (waits.decision, waits.assignment, waits.retry_after_ms) == ("wait", None, 50)
+    for refused in (control.store_credentials, lambda: control.wait_for_call(1, 0.0)):
+        with pytest.raises(ControlRefusedError, match="without a control plane"):
+            refused()
+    folder = tmp_path / "job.control" / "checkpoints"
+    first, second, later = (
+        CheckpointReport(
+            checkpoint_id=number, status=status, trigger_timestamp=number, end_to_end_duration=0, is_savepoint=False
+        )
+        for number, status in (
+            (1, CheckpointStatus.IN_PROGRESS),
+            (1, CheckpointStatus.COMPLETED),
+            (2, CheckpointStatus.IN_PROGRESS),
+        )
+    )
+    for report in (first, second, later):
+        control.report_checkpoint(report)
+    found = {path.name: CheckpointReport.model_validate_json(path.read_bytes()) for path in folder.iterdir()}
+    assert found == {"1.json": second, "2.json": later}
+
+
+def test_a_report_of_a_diagnostic_is_sent_to_its_own_place(server: StandInServer, control: HttpControl) -> None:
+    report = DiagnosticReport(diagnostic_id="d1")
+    control.report_diagnostic(report)
+    [(method, path, credential, content)] = reports(server)
+    assert (method, path, credential) == ("POST", "/driver/diagnostics", f"Bearer {TOKEN}")
+    assert DiagnosticReport.model_validate_json(content) == report

@@ -19,6 +19,7 @@ from keyscale.jobs.runtime.control.channel import HttpControl
 from keyscale.jobs.runtime.control.control_search import SEARCH_PAUSE_S, ControlSearch
 from keyscale.jobs.runtime.errors import ControlUnreachableError
 from keyscale.state.layout import control_plane
+from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.state.objects.opening import open_store
 from keyscale.vocabulary import DriverState
 from tests.support.repository import GOLDEN
@@ -129,3 +130,20 @@ def test_an_address_of_today_is_read_by_later_versions(store: ObjectStore) -> No
     assert read_addresses(store) == [ControlAddress(url="http://10.0.0.7:8080", recorded_at_ms=1_795_000_000_000)]
     publish(store, "a", ControlAddress(url="http://10.0.0.7:8080", recorded_at_ms=1_795_000_000_000))
     assert store.get(control_plane("a")) == golden.rstrip()
+
+
+def test_a_search_looks_for_those_that_know_the_attempt_of_now_though_the_store_is_away(
+    replica: StandInServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away() -> ObjectStore:
+        raise StoreUnavailableError("away")
+
+    caplog.set_level("INFO")
+    now_s = [0.0]
+    search = ControlSearch("job:2", "the token of the attempt before", away, lambda: now_s[0])
+    search.remember([replica.url])
+    assert search.find(besides=NOBODY) is None, "the other end cannot prove that it knows this token"
+    assert "the store does not list other control planes: away" in caplog.messages
+    search.speak_as(ATTEMPT, TOKEN)
+    now_s[0] += SEARCH_PAUSE_S
+    assert search.find(besides=NOBODY) == replica.url

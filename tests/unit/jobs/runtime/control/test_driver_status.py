@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import to_builtins
 
+from keyscale.identifiers import OperatorUid
 from keyscale.jobs.protocol.messages import (
+    RECENT_BATCHES_MAX,
+    BatchMetrics,
     CleanUp,
     CommandResult,
     Commit,
     Counters,
+    DriverMetrics,
     Failure,
     FailureHistory,
+    GraphNode,
     LiveRescale,
+    OperatorMetrics,
+    ReportedSeries,
     SinkMetrics,
     SinkOutage,
+    SourceLag,
+    SourceMetrics,
+    SubtaskMetrics,
 )
 from keyscale.jobs.protocol.specification import NoRestart
 from keyscale.jobs.runtime.batch.locality import Locality
 from keyscale.jobs.runtime.control import driver_status
 from keyscale.jobs.runtime.control.driver_status import TERMINAL_STATES, DriverStatus
+from keyscale.metrics import MetricKind
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.retention.deletion import Deleted
+from keyscale.user_series import UserSeries
 from keyscale.vocabulary import DriverState, RescalePhase
 
 FAILURE = Failure(code="X", message="it broke")
 OTHER = Failure(code="Y", message="it broke again")
 RESCALE = LiveRescale(command_id="c", phase=RescalePhase.PREPARE, from_attempt=1, to_attempt=2, began_at_ms=1)
+GRAPH_NODE = GraphNode(uid="orders", kind="SOURCE")
+GAUGE = UserSeries("count", "g", MetricKind.GAUGE, {"l": "v"}, (1.5,))
 COUNTERS = JobCounters(input_records=1, output_records=2, late_records=3, dead_letters=4)
 
 
@@ -238,3 +253,149 @@ def test_a_batch_that_is_measured_keeps_its_duration_and_rates() -> None:
     metrics = status.heartbeat().metrics
     assert metrics.batch_duration_ms == 200.0
     assert (metrics.input_records_per_second, metrics.processed_records_per_second) == (250.0, 250.0)
+
+
+def test_each_thing_that_the_driver_notes_is_told_under_its_own_name() -> None:
+    status = DriverStatus()
+    status.has_slots(5)
+    status.prepares()
+    status.declared([GRAPH_NODE])
+    status.garbage_collected(0.25)
+    status.may_sleep(["kafka", "rate"])
+    status.timers_due(77)
+    status.host_measured({"jvm_heap_bytes": 3, "process_ms": 4})
+    status.sources_still_have([SourceMetrics(uid="s", earliest={"0": 1})])
+    status.sources_keep_records(60_000)
+    status.sources_keep_records(None)
+    status.user_metrics_set([GAUGE], {"g": "a gauge"})
+    status.user_metrics_set([], {})
+    before = DriverStatus().heartbeat()
+    beat = status.heartbeat()
+    changed = {
+        name: value for name, value in beat.metrics.model_dump().items() if value != before.metrics.model_dump()[name]
+    }
+    assert changed == {
+        "graph": [GRAPH_NODE.model_dump()],
+        "garbage_collection_ratio": 0.25,
+        "can_sleep": True,
+        "unwatched": ["kafka", "rate"],
+        "timers_due_at_ms": 77,
+        "jvm_heap_bytes": 3,
+        "process_ms": 4,
+        "sources": [SourceMetrics(uid="s", earliest={"0": 1}).model_dump()],
+        "source_retention_ms": 60_000,
+        "user_gauges": [ReportedSeries.model_validate(to_builtins(GAUGE)).model_dump()],
+        "user_help": {"g": "a gauge"},
+    }
+    assert (beat.slots, status.slots, beat.warms_up, before.warms_up) == (5, 5, True, False)
+    status.ready()
+    status.may_sleep([])
+    status.timers_due(None)
+    metrics = status.heartbeat().metrics
+    assert (metrics.can_sleep, metrics.unwatched, metrics.timers_due_at_ms) == (True, [], None)
+    assert not status.heartbeat().warms_up
+    status.prepares()
+    status.enter(DriverState.RUNNING)
+    assert not status.heartbeat().warms_up, "only a standby warms up"
+    status.may_sleep(None)
+    assert (status.heartbeat().metrics.can_sleep, status.heartbeat().metrics.unwatched) == (False, [])
+
+
+def test_records_that_wait_are_known_only_from_sources_that_count() -> None:
+    status = DriverStatus()
+    assert (status.pending_records, status.is_idle) == (None, False)
+    status.sources_are_behind(4)
+    assert (status.pending_records, status.heartbeat().metrics.pending_records) == (None, 4)
+    status.records_wait(7, [SourceLag(uid="s", lag_records=7)])
+    status.waits_for_input(True)
+    assert (status.pending_records, status.is_idle) == (7, True)
+    status.records_wait(0)
+    assert status.pending_records == 0
+    assert status.heartbeat().metrics.source_lags == []
+    status.waits_for_input(False)
+    assert not status.is_idle
+
+
+def test_why_a_live_rescale_goes_back_is_told_with_it() -> None:
+    status = DriverStatus()
+    status.rescale_failed(FAILURE)
+    assert status.heartbeat().rescale is None
+    status.rescales(RESCALE)
+    status.rescale_failed(FAILURE)
+    status.rescale_reaches(RescalePhase.SWITCH, switched_at_ms=9)
+    assert status.heartbeat().rescale == RESCALE.model_copy(
+        update={"failure": FAILURE, "phase": RescalePhase.SWITCH, "switched_at_ms": 9}
+    )
+
+
+def test_the_next_attempt_keeps_what_is_of_the_driver_and_of_its_sources_and_nothing_else() -> None:
+    status = DriverStatus()
+    status.begins(1)
+    status.declared([GRAPH_NODE])
+    status.restored(7, COUNTERS)
+    commit(status, 0)
+    status.published(BatchMetrics(batch_id=0, at_ms=1, input_records=5, spark_ms=3), {OperatorUid("sink"): 8.0})
+    status.records_wait(9, [SourceLag(uid="s", lag_records=9)])
+    status.sources_have_lost(3, "query")
+    status.sources_still_have([SourceMetrics(uid="s", earliest={"0": 1})])
+    status.sink_waited_for(SinkOutage(uid="sink", since_ms=10, reason="x"))
+    status.store_seen(9)
+    status.cleaned_up(10, Deleted(2, 300), 1)
+    status.restarts(NoRestart(), FailureHistory(count=1, times_ms=[5]), FAILURE)
+    status.waits_for_input(True)
+    status.host_measured({"jvm_heap_bytes": 3})
+    before = status.heartbeat().metrics.model_dump()
+    status.begins(2)
+    after, none = status.heartbeat().metrics.model_dump(), DriverMetrics().model_dump()
+    kept = {name for name in after if after[name] != none[name]}
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    assert kept == {
+        "clean_up",
+        "counters",
+        "failures",
+        "graph",
+        "lag_age_ms",
+        "last_failure",
+        "pending_records",
+        "restart",
+        "sink_outage",
+        "sources",
+        "store_away_since_ms",
+    }
+
+
+def test_the_parts_of_batches_are_averaged_and_the_last_batches_are_kept() -> None:
+    status = DriverStatus()
+    for batch_id in range(RECENT_BATCHES_MAX + 2):
+        commit(status, batch_id)
+        parts = {f"{part}_ms": 10 * (batch_id + 1) for part in ("spark", "wait", "state")}
+        batch = BatchMetrics(batch_id=batch_id, at_ms=1000 + batch_id, input_records=batch_id, **parts)
+        status.published(batch, {OperatorUid("sink"): float(batch_id)})
+        if batch_id == 1:
+            metrics = status.heartbeat().metrics
+            assert metrics.batch_spark_ms == metrics.batch_wait_ms == metrics.batch_state_ms == pytest.approx(13)
+            assert metrics.batch_plan_ms == 0
+    metrics = status.heartbeat().metrics
+    assert [batch.batch_id for batch in metrics.recent_batches] == list(range(2, RECENT_BATCHES_MAX + 2))
+    assert metrics.recent_batches[-1] == batch
+    (sink,) = metrics.sinks
+    assert (sink.write_ms, sink.dead_letters) == (RECENT_BATCHES_MAX + 1.0, 2 * (RECENT_BATCHES_MAX + 2))
+
+
+def test_an_overlong_heartbeat_leaves_the_metrics_of_single_subtasks_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_status, "_HEARTBEAT_SUBTASKS_MAX", 2)
+    status = DriverStatus()
+    for count, shown in ((1, 2), (2, 0)):
+        subtasks = [SubtaskMetrics(index=index, state_bytes=5) for index in range(count)]
+        status.committed(
+            Commit(batch_id=0, at_ms=1),
+            counters=COUNTERS,
+            input_records=1,
+            output_records=1,
+            duration_ms=1,
+            operators=[OperatorMetrics(uid=uid, read_records=1, subtasks=subtasks) for uid in ("a", "b")],
+        )
+        metrics = status.heartbeat().metrics
+        assert [operator.read_records for operator in metrics.operators] == [count, count]
+        assert sum(len(operator.subtasks) for operator in metrics.operators) == shown
+        assert metrics.state_bytes == 10 * count

@@ -10,6 +10,7 @@ import pytest
 
 from keyscale.jobs.errors import SourceRecordsLostError
 from keyscale.jobs.runtime.control.driver_status import IDLE_MS, LAG_AGE_S_MIN, DriverStatus
+from keyscale.jobs.runtime.driver import backlog as backlog_module
 from keyscale.jobs.runtime.driver.backlog import ASK_SECONDS, Backlog, Reached
 from keyscale.jobs.sources import source_reader
 from keyscale.jobs.sources.source import Source
@@ -274,3 +275,32 @@ def test_a_job_has_begun_once_each_input_was_read(status: DriverStatus) -> None:
         reached = Reached(files, batch)
         seen.append(backlog.has_begun)
     assert seen == [False, False, True]
+
+
+def test_a_source_that_cannot_count_ends_the_count_and_not_the_job(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log(a=12)
+    backlog = Backlog([log], Reached({}, -1), DriverStatus(), Clock())
+    monkeypatch.setattr(backlog_module, "_POLL_SECONDS", 0)
+    polls: list[int] = []
+
+    def poll() -> None:
+        polls.append(len(polls))
+        if len(polls) == 3:
+            raise TypeError("a position of another kind")
+
+    monkeypatch.setattr(backlog, "poll", poll)
+    backlog._run()
+    assert (polls, log.is_closed) == ([0, 1, 2], True)
+    assert caplog.messages == ["the records that wait cannot be counted"]
+
+
+def test_a_count_that_is_ended_polls_no_more_and_closes_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(a=12)
+    backlog = Backlog([log], Reached({}, -1), DriverStatus(), Clock())
+    monkeypatch.setattr(backlog, "poll", backlog.end)
+    backlog._run()
+    assert log.is_closed
+    assert backlog.counts
+    assert not Backlog([], Reached({}, -1), DriverStatus(), Clock()).counts

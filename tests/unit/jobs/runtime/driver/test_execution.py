@@ -19,7 +19,7 @@ from keyscale.jobs.errors import SinkUnavailableError, SourceRecordsLostError
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
 from keyscale.jobs.graph.nodes import NodeId, Timestamps, TimestampsNode
 from keyscale.jobs.graph.topology import TopologyBuilder
-from keyscale.jobs.protocol.messages import Assignment, Commit, LiveSettings
+from keyscale.jobs.protocol.messages import Assignment, Command, CommandResult, Commit, LiveSettings
 from keyscale.jobs.protocol.specification import CheckpointSettings, JobSpec
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
@@ -50,13 +50,14 @@ from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundErro
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.plan import CoverError
 from keyscale.state.retention.deletion_plan import RetentionPolicy
-from keyscale.vocabulary import DriverState
+from keyscale.vocabulary import CommandKind, DriverState
 from tests.support.drivers.assignments import assignment as new_assignment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from keyscale.jobs.graph.topology import Topology
+    from keyscale.jobs.runtime.driver.sleep import Sleep
 
 SCHEMA = pa.schema([("key", pa.string()), ("at", pa.int64())])
 LAYOUT = Layout(JobId("job"))
@@ -728,3 +729,137 @@ def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
     assert loop.named["status"] is driver.status
     loop.named["on_failure"](FAILED)
     assert driver.box.outcome == RunOutcome(DriverState.FAILED, FAILED)
+
+
+def idle(driver: Driver, **watch: Any) -> Sleep:
+    """Makes a driver idle that shall sleep; the fields of its watch may differ."""
+    sleep = driver.context.sleep
+    given = {"unwatched": [], "is_settled": lambda *_: True, "news": lambda: None, "poll": lambda *_: None}
+    sleep.watch = cast("Any", SimpleNamespace(**{**given, **watch}))
+    sleep.want(True)
+    driver.status.waits_for_input(True)
+    return sleep
+
+
+@pytest.mark.parametrize(
+    ("reason", "may_sleep"),
+    [
+        (None, True),
+        ("no watch", False),
+        ("not wanted", False),
+        ("a command waits", False),
+        ("reads", False),
+        ("unwatched", False),
+        ("not settled", False),
+        ("news", False),
+        ("unknown timers", False),
+        ("a due timer", False),
+        ("a late timer", True),
+    ],
+)
+def test_a_driver_sleeps_only_if_nothing_speaks_against_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str | None, may_sleep: bool
+) -> None:
+    driver, settled = Driver(tmp_path), list[Any]()
+    monkeypatch.setattr(execution, "now_ms", lambda: 1_000_000)
+
+    def is_settled(now: float, quiet_ms: int) -> bool:
+        settled.append((now > 0, quiet_ms))
+        return reason != "not settled"
+
+    watch = {"unwatched": ["kafka"] if reason == "unwatched" else [], "is_settled": is_settled}
+    sleep = idle(driver, **watch, news=lambda: "a file" if reason == "news" else None)
+    if reason == "no watch":
+        sleep.watch = None
+    sleep.want(reason != "not wanted")
+    if reason == "a command waits":
+        driver.context.commands.put(None)
+    driver.status.waits_for_input(reason != "reads")
+    timers = {
+        "unknown timers": [None],
+        "a due timer": [NextTimers(processing_ms=1_000_000)],
+        "a late timer": [NextTimers(processing_ms=2_000_000)],
+    }
+    sleep.note_timers(timers.get(reason or "", []))
+    assert driver.execution._may_fall_asleep() is may_sleep
+    if may_sleep:
+        assert settled == [(True, driver.execution._quiet_ms())]
+
+
+@pytest.mark.parametrize("knows_timers", [True, False])
+def test_an_idle_driver_tells_whether_it_may_sleep_and_until_when(tmp_path: Path, knows_timers: bool) -> None:
+    driver, polled = Driver(tmp_path), list[Any]()
+    driver.status.committed(
+        Commit(batch_id=0, at_ms=1), counters=JobCounters(), input_records=1, output_records=0, duration_ms=1
+    )
+    sleep = idle(driver, unwatched=["rate"], poll=lambda now, commits: polled.append((now > 0, commits)))
+    operators = [
+        SimpleNamespace(uid=uid, logic=SimpleNamespace(uses_timers=uses))
+        for uid, uses in (("fires", True), ("fires too", True), ("never", False))
+    ]
+    driver.execution._topology = cast("Any", SimpleNamespace(operators=operators))
+    timers = {"fires": (NextTimers(processing_ms=90), NextTimers(event_ms=5)), "never": (NextTimers(processing_ms=1),)}
+    if knows_timers:
+        timers["fires too"] = (NextTimers(processing_ms=80),)
+    loop = cast("Any", SimpleNamespace(committed=SimpleNamespace(timers=timers)))
+    driver.status.waits_for_input(False)
+    driver.execution._note_idleness(loop)
+    assert polled == [], "the job reads"
+    driver.status.waits_for_input(True)
+    driver.execution._note_idleness(loop)
+    assert polled == [], "a driver that cannot leave Spark does not sleep"
+    sleep.leave_spark = lambda: None
+    driver.execution._note_idleness(loop)
+    metrics = driver.status.heartbeat().metrics
+    assert polled == [(True, 1)]
+    assert (metrics.can_sleep, metrics.unwatched) == ((True, ["rate"]) if knows_timers else (False, []))
+    assert metrics.timers_due_at_ms == (80 if knows_timers else 90)
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_sources_are_watched_by_their_counts_or_else_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: bool
+) -> None:
+    driver = Driver(tmp_path)
+    backlog: Any = SimpleNamespace(counts=counts, has_begun=False, loss="lost")
+    monkeypatch.setattr(driver.execution, "_sources_of", lambda _: SimpleNamespace(names=lambda: ["kafka"]))
+    driver.execution._watch_sources(driver.opened, backlog)
+    watch = driver.context.sleep.watch
+    assert watch is not None
+    assert (list(watch.unwatched), watch.news()) == (
+        (["a source that does not count"], "lost") if counts else (["kafka"], None)
+    )
+    if counts:
+        driver.status.records_wait(3)
+        assert list(watch.unwatched) == ["a source that the job has not read"]
+        backlog.has_begun, backlog.loss = True, None
+        assert (list(watch.unwatched), watch.news()) == ([], "3 records waiting")
+
+
+def test_a_live_rescale_is_answered_once_its_attempt_works(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    driver = Driver(tmp_path)
+    run = driver.execution
+    run._context = replace(driver.context, rescaled_by=Command(id="c", kind=CommandKind.RESCALE))
+    assert not run.is_unverified
+    run._verify()
+    run._taken_over = cast("Any", "committed")
+    assert run.is_unverified
+    run._verify()
+    assert (driver.status.heartbeat().results, driver.reports) == ([], []), "neither input nor the want of it"
+    driver.status.waits_for_input(True)
+    for _ in range(2):
+        run._verify()
+    assert driver.status.heartbeat().results == [CommandResult(command_id="c", status="COMPLETED")]
+    assert (driver.reports, run.is_unverified) == (["nudge"], False)
+    assert caplog.messages == ["the job runs at parallelism 2"]
+
+
+def test_a_checkpoint_after_a_failed_live_rescale_has_a_number_above_those_of_both(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    assert (driver.execution.next_checkpoint_id, driver.execution.newest_manifest) == (0, None)
+    checkpoints = driver.coordinate()._checkpoints
+    assert driver.execution.next_checkpoint_id == 7
+    checkpoints.next_id, checkpoints.base = CheckpointId(9), manifest(8)
+    assert driver.execution.next_checkpoint_id == 9
+    assert driver.execution.newest_manifest is checkpoints.base

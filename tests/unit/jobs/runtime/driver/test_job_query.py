@@ -69,3 +69,25 @@ def test_a_query_that_ends_while_it_should_read_on_has_ended_by_itself(loop: Pla
     loop.query.read_on()
     loop.started[-1].isActive = False
     assert loop.query.ended_by_itself
+
+
+def test_each_query_reads_on_or_to_the_present_end_as_asked_and_none_follows_a_stop() -> None:
+    asked: list[bool] = []
+    queries: list[PlayedQuery] = []
+
+    def start(until_present_end: bool) -> StreamingQuery:
+        asked.append(until_present_end)
+        queries.append(PlayedQuery())
+        return cast("StreamingQuery", queries[-1])
+
+    query = JobQuery(start)
+    assert query.current is cast("StreamingQuery", queries[0])
+    query.drain()
+    query.read_on()
+    assert asked == [False, True, False]
+    assert query.current is cast("StreamingQuery", queries[2])
+    assert [each.isActive for each in queries] == [False, False, True]
+    query.stop()
+    query.read_on()
+    query.drain()
+    assert (asked, queries[2].isActive) == ([False, True, False], False)

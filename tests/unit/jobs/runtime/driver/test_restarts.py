@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -13,11 +15,14 @@ from keyscale.jobs.protocol.messages import Command, FailureHistory
 from keyscale.jobs.protocol.specification import FixedDelayRestart
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.job_run import forget_ends
-from keyscale.jobs.runtime.driver.restarts import Restarts
+from keyscale.jobs.runtime.driver.restarts import Restarts, is_session_good
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
 from keyscale.jobs.runtime.errors import RestoreRefusedError, SparkLostError
 from keyscale.state.log.commit_log import FencedError
 from keyscale.vocabulary import CommandKind, DriverState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NOW_MS = 9000
 FAILURE = RunOutcome.by(UserFunctionError("ValueError"))
@@ -123,3 +128,21 @@ def test_commands_survive_the_thread_that_reads_them() -> None:
     forget_ends(commands)
     assert [commands.get_nowait(), commands.get_nowait()] == [savepoint, checkpoint]
     assert commands.empty()
+
+
+def test_a_run_that_has_not_ended_does_not_restart() -> None:
+    status = DriverStatus()
+    assert not restarts(AGAIN, status).wait_to_restart(RunOutcomeBox())
+    assert status.heartbeat().metrics.failures == FailureHistory()
+
+
+@pytest.mark.parametrize(("rows", "is_good"), [(1, True), (0, False), (None, False)])
+def test_a_session_is_good_if_it_still_counts_a_row(rows: int | None, is_good: bool) -> None:
+    class Range:
+        def count(self) -> int:
+            if rows is None:
+                raise ConnectionError("the JVM has ended")
+            return rows
+
+    spark = SimpleNamespace(range=lambda count: Range() if count == 1 else None)
+    assert is_session_good(cast("SparkSession", spark)) is is_good

@@ -10,6 +10,7 @@ from keyscale.jobs.runtime.driver import sleep as sleep_module
 from keyscale.jobs.runtime.driver.run_outcome import ASLEEP, WOKEN, RunOutcome, RunOutcomeBox
 from keyscale.jobs.runtime.driver.sleep import TIMER_AHEAD_MS, Sleep
 from keyscale.jobs.runtime.driver.source_watch import SETTLED_SECONDS, SourceWatch
+from keyscale.jobs.sources.directory_watch import DirectoryWatch
 from keyscale.state.keyed.timer_service import NextTimers
 from keyscale.vocabulary import DriverState
 
@@ -97,3 +98,21 @@ def test_a_job_wakes_for_a_loss_which_its_next_attempt_reports() -> None:
     assert (
         SourceWatch([], lambda: 0, loss=lambda: "the topic was created again").news() == "the topic was created again"
     )
+
+
+def test_a_directory_that_cannot_be_read_is_no_news_and_is_logged_once_each_time_it_goes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_away = [True]
+
+    def has_news(_: DirectoryWatch) -> bool:
+        if is_away[0]:
+            raise OSError("stale file handle")
+        return False
+
+    watch = SourceWatch([f"FileSource[{tmp_path.as_uri()}]"], lambda: None)
+    watch.poll(0.0, commits=1)
+    monkeypatch.setattr(DirectoryWatch, "has_news", has_news)
+    for is_away[0] in (True, True, False, True):
+        assert watch.news() is None
+    assert caplog.messages == ["a directory cannot be read: stale file handle"] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +11,12 @@ import pyarrow.compute as pc
 from keyscale.identifiers import Attempt, OperatorUid, SubtaskIndex
 from keyscale.jobs.functions.subtask_info import SubtaskInfo
 from keyscale.jobs.operators.operator_contract import SideBatch
-from keyscale.jobs.runtime.executor.side_outputs import to_wire, wire_schema
+from keyscale.jobs.runtime.executor import side_outputs
+from keyscale.jobs.runtime.executor.side_outputs import main_output, side_output, to_wire, wire_schema
+from tests.support.spark.played_frames import frame_of, functions
+
+if TYPE_CHECKING:
+    import pytest
 
 MAIN = pa.schema([("user", pa.string())])
 SIDE = {"late": pa.schema([("user", pa.string()), ("at", pa.int64())]), "odd": pa.schema([("n", pa.int32())])}
@@ -46,3 +52,16 @@ def test_without_side_outputs_records_are_passed_on_unchanged() -> None:
     info = replace(INFO, side_outputs={})
     assert list(to_wire(iter([main_batch("ada")]), info)) == [main_batch("ada")]
     assert wire_schema(MAIN, {}) == MAIN
+
+
+def test_each_reader_of_an_operator_gets_the_records_of_its_own_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_outputs, "F", functions)
+    late, odd = {"user": "bob", "at": 7}, {"n": 3}
+    wire = frame_of(
+        {"__output": 0, "__output_0": {"user": "ada"}, "__output_1": None, "__output_2": None},
+        {"__output": 2, "__output_0": None, "__output_1": None, "__output_2": odd},
+        {"__output": 1, "__output_0": None, "__output_1": late, "__output_2": None},
+        {"__output": 0, "__output_0": {"user": "eve"}, "__output_1": None, "__output_2": None},
+    )
+    found = [main_output(wire), *(side_output(wire, tag, SIDE) for tag in SIDE)]
+    assert [frame.rows for frame in cast("Any", found)] == [[{"user": "ada"}, {"user": "eve"}], [late], [odd]]

@@ -14,12 +14,14 @@ import pytest
 import keyscale.jobs.runtime.executor.task as task_module
 from keyscale import KeyedProcessFunction
 from keyscale.identifiers import Attempt, BatchId, SubtaskIndex
+from keyscale.jobs.errors import IncompleteReportsError
 from keyscale.jobs.functions.subtask_info import SubtaskInfo
+from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin, origin_of, typed_failure, with_origin
 from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, SubtaskProgress
 from keyscale.jobs.operators.process_operator import Process
 from keyscale.jobs.runtime.executor.record_sample import SampleOrder
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
-from keyscale.jobs.runtime.executor.task import BatchTime, OperatorTask
+from keyscale.jobs.runtime.executor.task import BatchTime, OperatorTask, TasksWithoutRecords
 from keyscale.jobs.runtime.executor.task_stopwatch import Activity, TaskStopwatch
 from keyscale.jobs.runtime.executor.worker import open_stores
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
@@ -254,3 +256,125 @@ def test_a_batch_comes_in_parts_that_fit_in_memory_and_makes_room_after_each_par
         ids += part.column("id").to_pylist()
     assert happened == [(what, rows) for rows in (2, 5, 1, 1) for what in ("part", "room")]
     assert ids == [*range(8), 0]
+
+
+class Part:
+    """A direct output that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[int, list[Any]]] = []
+
+    def write(self, index: int, rows: Iterator[pa.RecordBatch]) -> str:
+        CLOCK.now += 7
+        self.written.append((index, [row for batch in rows for row in batch.column("id").to_pylist()]))
+        return "part"
+
+
+def task_of(job: StateJob, reports: Reports, **fields: Any) -> OperatorTask:
+    spec = job.spec(0)
+    info = SubtaskInfo(UID, SubtaskIndex(0), 1, spec.max_parallelism, Attempt(1), ("id",), ("id",), None, SCHEMA)
+    given: dict[str, Any] = {
+        "run": "run",
+        "batch_id": BatchId(4),
+        "spec": spec,
+        "starts": shipped(UID, [SubtaskStart(job.version(0), job.plans[0])]),
+        "logic": payload(Process(Slow())),
+        "info": info,
+        "store_url": job.store.url,
+        "local_root": str(job.local_root),
+        "time": NO_TIME,
+        "due": (False,),
+        "reports": reports,
+    }
+    return OperatorTask(**{**given, **fields})
+
+
+def run_partition(
+    task: OperatorTask, partition: int, *batches: pa.RecordBatch, told: list[str] | None = None
+) -> list[pa.RecordBatch]:
+    """Runs a task as Spark does in a worker."""
+    with pytest.MonkeyPatch.context() as patch:
+        context = SimpleNamespace(partitionId=lambda: partition)
+        patch.setattr(task_module, "TaskContext", SimpleNamespace(get=lambda: context))
+        patch.setattr(task_module, "settle", lambda: None)
+        patch.setattr(task_module, "begin_task", [].append if told is None else told.append)
+        return [*task.run_partition(iter(batches))]
+
+
+def test_a_task_that_writes_to_its_sink_emits_nothing_and_reports_the_part_and_its_time(job: StateJob) -> None:
+    output, reports, told = Part(), Reports(), list[str]()
+    task = task_of(job, reports, output=output)
+    assert run_partition(task, 0, records([3, 5]), told=told) == []
+    assert (output.written, told) == ([(0, [0, 1])], [f"operator {UID}, subtask 0, batch 4"])
+    (report,) = reports.value
+    assert (report.part, report.write_records) == ("part", 2)
+    assert (report.output_ms, report.process_ms) == (7_000, 2_000)
+
+
+def test_a_failure_of_a_task_names_its_operator_and_its_subtask(job: StateJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    cleared: list[str] = []
+
+    def run_subtask(*_: Any, **__: Any) -> Iterator[Any]:
+        raise with_origin(IncompleteReportsError("broken"), TaskOrigin(None, None, "at line 3"))
+        yield
+
+    resources = SimpleNamespace(clear=lambda: cleared.append("cleared"))
+    monkeypatch.setattr(task_module, "run_subtask", run_subtask)
+    monkeypatch.setattr(task_module, "worker_resources", lambda _: resources)
+    reports = Reports()
+    with pytest.raises(CarriedFailure) as carried:
+        run_partition(task_of(job, reports), 0, records([3]))
+    error = typed_failure(carried.value)
+    assert (error.code, str(error)) == (IncompleteReportsError.code, "broken")
+    assert origin_of(error) == TaskOrigin(UID, SubtaskIndex(0), "at line 3")
+    assert (reports.value, cleared) == ([], ["cleared"]), "only complete success is reported"
+
+
+@pytest.mark.parametrize(
+    ("partition", "batches", "failure"),
+    [
+        (1, [], None),  # the spare partition beside a single subtask
+        (1, [[3]], "runs more than once in one Spark job"),
+        (2, [], "runs more than once in one Spark job"),
+    ],
+)
+def test_a_partition_beyond_the_subtasks_is_the_spare_one_without_records(
+    job: StateJob, partition: int, batches: list[list[int]], failure: str | None
+) -> None:
+    reports = Reports()
+    given = [records(groups) for groups in batches]
+    if failure is None:
+        assert run_partition(task_of(job, reports), partition, *given) == []
+    else:
+        with pytest.raises(CarriedFailure, match=failure):
+            run_partition(task_of(job, reports), partition, *given)
+    assert reports.value == []
+
+
+def test_a_row_in_the_partition_of_another_subtask_is_refused() -> None:
+    right, wrong = records([3]), records([5])
+    wrong = wrong.set_column(2, SUBTASK_COLUMN, pa.array([1], pa.int32()))
+    placed = task_module._placed(iter([right, wrong]), SubtaskIndex(0))
+    assert next(placed) is right
+    with pytest.raises(IncompleteReportsError, match="partition 0 got rows of subtask 1"):
+        next(placed)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_the_tasks_of_a_batch_without_records_run_one_after_another_and_emit_nothing(rows: int) -> None:
+    ran: list[Any] = []
+
+    def task(name: str, emitted: int = 0) -> Any:
+        def run_partition(batches: Iterator[Any]) -> Iterator[Any]:
+            ran.append((name, [*batches]))
+            yield from range(emitted)
+
+        return SimpleNamespace(info=SimpleNamespace(operator_uid=name), run_partition=run_partition)
+
+    tasks = TasksWithoutRecords((task("one", rows), task("two")))
+    if rows:
+        with pytest.raises(IncompleteReportsError, match=r"operator one\[3\] emitted rows"):
+            tasks(SubtaskIndex(3))
+    else:
+        assert tasks(SubtaskIndex(3)) == b""
+        assert ran == [("one", []), ("two", [])]
