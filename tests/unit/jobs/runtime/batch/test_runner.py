@@ -14,10 +14,11 @@ import pyarrow as pa
 import pytest
 
 from keyscale.identifiers import Attempt, BatchId, JobId, OperatorUid, SubtaskIndex
-from keyscale.jobs.errors import IncompleteReportsError, SinkUnavailableError
+from keyscale.jobs.errors import IncompleteReportsError, SinkPublishError, SinkUnavailableError
 from keyscale.jobs.graph.nodes import Timestamps
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.operators.failures import origin_of, with_origin
+from keyscale.jobs.runtime.batch import frames, keyed_records, routing
 from keyscale.jobs.runtime.batch import runner as runner_module
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.processing_clock import ProcessingClock
@@ -30,7 +31,8 @@ from keyscale.state.keyed.timer_service import NextTimers
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.log.resolution import resolve
-from tests.support.rehearsal.rehearsed_spark import RehearsedContext, RehearsedPlacement
+from tests.support.rehearsal.rehearsed_spark import RehearsedContext, RehearsedPlacement, RehearsedSources
+from tests.support.spark.played_frames import PlayedFrame, frame_of, functions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -460,3 +462,156 @@ def test_tokens_of_sinks_that_the_program_no_longer_has_are_left_out(runs: Runs,
     assert sink.calls == []
     runs.runner.discard({SINK: "token"})
     assert sink.calls == [("discard", "token")]
+
+
+class Placement(RehearsedPlacement):
+    """Moves nothing."""
+
+    def route(self, frame: PlayedFrame) -> PlayedFrame:
+        return PlayedFrame([*frame.columns, "routed"], [{**row, "routed": True} for row in frame.rows])
+
+    def empty(self, schema: list[str]) -> PlayedFrame:
+        return PlayedFrame([*schema, "none"], [])
+
+
+class PlayedSources(RehearsedSources):
+    """Sources whose rows a batch brings beside each other."""
+
+    def split(self, frame: Any, keep: Any) -> Any:
+        if len(self.nodes) == 1:
+            return {self.nodes[0].id: frame}
+        keep(frame)
+        return {node.id: frame_of(*frame.rows[node.uid]) for node in self.nodes}
+
+    def empty(self, _: Any) -> Any:
+        return {node.id: PlayedFrame(node.schema.names, []) for node in self.nodes}
+
+
+def framed(monkeypatch: pytest.MonkeyPatch, *, broadcasts: bool) -> tuple[BatchRunner, list[Any]]:
+    """Returns a runner over played frames, and the list of what its subtasks and sinks are asked for."""
+    asked: list[Any] = []
+    for module in (frames, keyed_records, routing):
+        monkeypatch.setattr(module, "F", functions)
+    monkeypatch.setattr(runner_module, "collected", lambda frame: repr(frame.rows).encode())
+    monkeypatch.setattr(runner_module, "run_per_subtask", lambda *given: asked.append(given[2:]))
+    builder = TopologyBuilder()
+    left = builder.add_source(cast("Any", None), SCHEMA)
+    builder.name(left, "left")
+    rules = None
+    if broadcasts:
+        rules = builder.add_source(cast("Any", None), SCHEMA)
+        builder.name(rules, "rules")
+    stream = left
+    for uid in ("first", "second"):
+        stream = builder.add_operator(
+            stream,
+            key_columns=("key",),
+            logic=cast("Any", Logic()),
+            schema=SCHEMA,
+            timestamp_column=None,
+            broadcast=rules if uid == "first" else None,
+        )
+        builder.name(stream, uid)
+    builder.name(builder.add_sink(stream, cast("Any", Diverting())), SINK)
+    info = RunInfo(JobId("job"), Attempt(3), KeyGroupRanges.of_count(8, 1), HashId.SPARK, "file:///none", Path("none"))
+    session = SimpleNamespace(sparkContext=RehearsedContext())
+    topology = builder.build()
+    sources = cast("Any", PlayedSources(topology.sources))
+    return BatchRunner(cast("Any", session), topology, info, cast("Any", Placement(1)), sources=sources), asked
+
+
+def ran(runner: BatchRunner, batch: Any) -> list[tuple[str, list[Any], bytes]]:
+    """Returns the records and the broadcast rows with which each operator runs on a batch."""
+    made: list[tuple[str, list[Any], bytes]] = []
+
+    def run_on(node: Any, records: Any, rows: bytes) -> Any:
+        made.append((node.uid, [[*row] for row in records.rows] or records.columns, rows))
+        return frame_of({"key": "k", "at": 1})
+
+    with runner._frames(batch, run_on) as built:
+        assert [*built] == [runner._topology.sinks[0].input]
+    return made
+
+
+ROUTED = ["key", "at", "__key_group", "__subtask", "routed"]
+
+
+def test_records_that_the_query_has_moved_are_not_moved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, _ = framed(monkeypatch, broadcasts=False)
+    batch = runner.of_query(cast("Any", frame_of({"key": "a", "at": 2})))
+    assert ran(runner, batch) == [("first", [ROUTED], b""), ("second", [ROUTED], b"")]
+
+
+def test_an_operator_gets_its_records_moved_and_the_rows_of_its_broadcast_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner, _ = framed(monkeypatch, broadcasts=True)
+    rule = {"key": "r", "at": 7}
+    batch = SimpleNamespace(rows={"left": [{"key": "a", "at": 2}], "rules": [rule]})
+    kept: list[str] = []
+    batch.persist = lambda _: (kept.append("kept"), batch)[1]
+    batch.unpersist = lambda: kept.append("dropped")
+    assert ran(runner, batch) == [("first", [ROUTED], repr([rule]).encode()), ("second", [ROUTED], b"")]
+    assert kept == ["kept", "dropped"]
+
+
+@pytest.mark.parametrize("broadcasts", [True, False])
+def test_in_a_batch_of_time_alone_operators_behind_the_sources_get_no_records_without_a_move(
+    monkeypatch: pytest.MonkeyPatch, *, broadcasts: bool
+) -> None:
+    runner, _ = framed(monkeypatch, broadcasts=broadcasts)
+    none = [*ROUTED, "none"]
+    assert ran(runner, None) == [("first", none, b""), ("second", [ROUTED], b"")]
+    assert ran(runner, None) == [("first", none, b""), ("second", [ROUTED], b"")]
+
+
+@pytest.mark.parametrize("broadcasts", [True, False])
+@pytest.mark.parametrize("carries_no_rows", [True, False])
+def test_a_rehearsal_plans_a_batch_and_its_operators_do_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, broadcasts: bool, carries_no_rows: bool
+) -> None:
+    runner, asked = framed(monkeypatch, broadcasts=broadcasts)
+    monkeypatch.setattr(runner, "_time_carries_no_rows", carries_no_rows)
+    planned: list[tuple[bool, Any]] = []
+    run_frames = runner._frames
+
+    def noted(batch: Any, run_on: Any) -> Any:
+        planned.append((batch is None, run_on))
+        return run_frames(batch, run_on)
+
+    monkeypatch.setattr(runner, "_frames", noted)
+    runner.rehearse_input()
+    assert asked == [("rehearsal", runner_module.rehearse_conversion)]
+    of_time = [] if carries_no_rows else [(True, runner._rehearse_on)]
+    assert planned == (of_time if broadcasts else [(False, runner._rehearse_on)])
+    planned.clear()
+    runner.rehearse()
+    assert (planned, len(asked)) == (of_time, 2)
+    (node, _) = runner._topology.operators
+    [(function, schema)] = cast("Any", runner._rehearse_on(node, frame_of({"key": "a"}), b"")).given
+    assert schema == runner._wires[node.uid]
+    read = iter([1, 2])
+    assert ([*function(read)], [*read]) == ([], []), "all input is read"
+
+
+def test_subtasks_that_write_to_their_sink_hand_their_parts_over_after_all_have_reported(
+    runs: Runs, sink: NotedSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (operator,), (node,) = runs.runner._topology.operators, runs.runner._topology.sinks
+    gathered: list[Any] = []
+
+    def gather(token: str, reports: Any) -> None:
+        gathered.append((token, [report.part for report in reports]))
+        if len(gathered) == 2:
+            raise SinkPublishError("a part is gone")
+
+    edge = SimpleNamespace(sink=node, operator=operator, gather=gather)
+    monkeypatch.setattr(runs.runner, "_direct", [edge])
+    runs.runner.reported = {"part": "of subtask 0"}
+    outcome = runs.runner.run(cast("Any", "frame"), runs.committed)
+    assert gathered == [("token 0", ["of subtask 0"])]
+    assert (outcome.sinks, [*outcome.sink_ms]) == ({SINK: "token 0"}, [SINK])
+    with pytest.raises(SinkPublishError) as failed:
+        runs.run(left=1)
+    assert origin_of(failed.value).operator_uid == SINK
+    assert sink.calls[-1] == ("discard", "token 0")

@@ -462,7 +462,7 @@ def test_what_is_due_is_done_in_order_and_no_sooner() -> None:
     rig.coordinator._run_retention = lambda: made.append("clean-up")
     rig.coordinator._follow_settings = lambda: made.append("settings")
     rig.coordinator._take_periodic = lambda: made.append("checkpoint")  # type: ignore[method-assign]
-    rig.coordinator._sleeps = lambda: made.append("sleep?")  # type: ignore[func-returns-value, return-value]
+    rig.coordinator._sleeps = lambda: bool(made.append("sleep?"))
     rig.coordinator._schedule = CheckpointSchedule(started_at=92.0, ended_at=98.5)
     rig.coordinator._fence_checked_at = 95.5
     done = {}

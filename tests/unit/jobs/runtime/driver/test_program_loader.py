@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import OperatorUid
 from keyscale.jobs.examples import page_views
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
 from keyscale.jobs.graph.topology import TopologyBuilder
-from keyscale.jobs.operators.failures import origin_of
-from keyscale.jobs.protocol.program import ProgramQuestion
+from keyscale.jobs.operators.failures import origin_of, typed_failure
+from keyscale.jobs.protocol.program import (
+    ANSWER_FILE,
+    QUESTION_FILE,
+    DeclaredSink,
+    DeclaredSource,
+    ProgramAnswer,
+    ProgramQuestion,
+)
+from keyscale.jobs.protocol.specification import FixedDelayRestart
+from keyscale.jobs.runtime.driver import program_loader
 from keyscale.jobs.runtime.driver.program_loader import declared_operators, load
+from keyscale.jobs.runtime.driver.run_outcome import failure_of
 from keyscale.jobs.runtime.errors import JobNotDeclaredError, JobScriptError
 from keyscale.jobs.streams.streams import DataStream
 from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
@@ -127,3 +140,66 @@ def test_a_script_shows_when_it_is_restarted_and_how_often_it_begins_batches(
     declared = load(cast("Any", None), QUESTION, tmp_path)
     assert declared.restart == {"type": "fixed-delay", "attempts": 3, "delay_ms": 700}
     assert declared.batch_interval_ms == 250
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a question, for a program in a process of its own."""
+    question = ProgramQuestion("program.py", {"a": "1"}, 128, 2)
+    (tmp_path / QUESTION_FILE).write_bytes(msgspec.json.encode(question))
+    monkeypatch.setenv("KEYSCALE_WORK_DIR", str(tmp_path))
+    builder = SimpleNamespace(getOrCreate=lambda: "spark")
+    monkeypatch.setattr(program_loader, "SparkSession", SimpleNamespace(builder=builder))
+    monkeypatch.setattr(program_loader, "end_with_parent", lambda: None)
+    monkeypatch.setattr(program_loader, "configure_logging", lambda *_: None)
+    limits: list[Any] = []
+    limited = SimpleNamespace(RLIMIT_AS="memory", setrlimit=lambda *given: limits.append(given))
+    monkeypatch.setattr(program_loader, "resource", limited)
+    yield tmp_path
+    assert limits == [("memory", (8 << 30, 8 << 30))], "before the script runs"
+
+
+def answer_in(directory: Path) -> ProgramAnswer:
+    left = {path.name for path in directory.iterdir()}
+    assert left == {QUESTION_FILE, ANSWER_FILE}, "the answer appears in one step"
+    return msgspec.json.decode((directory / ANSWER_FILE).read_bytes(), type=ProgramAnswer)
+
+
+def test_the_answer_to_a_question_is_the_declaration(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = graph_of(Declares())
+
+    def declared(spark: Any, artifact: Any, parameters: Any) -> Any:
+        assert (spark, artifact.path, parameters) == ("spark", asked / "program.py", {"a": "1"})
+        return topology, FixedDelayRestart(attempts=3, delay_ms=700)
+
+    monkeypatch.setattr(program_loader, "declare", declared)
+    monkeypatch.setattr(program_loader, "kinds_of", lambda _: ("kafka",))
+    assert program_loader.main() == 0
+    answer = answer_in(asked)
+    assert answer.failure is None
+    assert answer.declaration is not None
+    declaration = answer.declaration
+    assert [operator.uid for operator in declaration.operators] == ["counts"]
+    assert declaration.sources == (DeclaredSource(OperatorUid("source"), ("kafka",)),)
+    assert declaration.sinks == (DeclaredSink(OperatorUid("out"), "NoneType"),)
+    assert declaration.operator_kinds == {"counts": "Process"}
+    assert (declaration.batch_interval_ms, declaration.restart) == (
+        0,
+        {"type": "fixed-delay", "attempts": 3, "delay_ms": 700},
+    )
+
+
+@pytest.mark.parametrize("raised", [LookupError("no model"), SystemExit(3), JobNotDeclaredError("no job")])
+def test_whatever_a_script_raises_is_the_answer(
+    asked: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException
+) -> None:
+    def load(*_: Any) -> Any:
+        raise raised
+
+    monkeypatch.setattr(program_loader, "load", load)
+    assert program_loader.main() == 0
+    answer = answer_in(asked)
+    assert answer.declaration is None
+    assert answer.failure is not None
+    expected = failure_of(typed_failure(raised))
+    assert (answer.failure["code"], answer.failure["message"]) == (expected.code, expected.message)
