@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keyscale.identifiers import CheckpointId, JobId
+from keyscale.identifiers import Attempt, CheckpointId, JobId, OperatorUid
+from keyscale.jobs.protocol.messages import CheckpointReport, SubtaskCheckpointReport
 from keyscale.jobs.runtime.driver import checkpoints as module
 from keyscale.jobs.runtime.driver.checkpoints import Checkpoints
+from keyscale.jobs.runtime.errors import CheckpointTimeoutError
+from keyscale.jobs.runtime.executor.subtask_jobs import StoredSubtask
 from keyscale.state.layout import Layout
 from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.vocabulary import CheckpointStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from keyscale.identifiers import SubtaskIndex
 
 LAYOUT = Layout(JobId("job"))
 
@@ -169,3 +177,154 @@ def test_the_number_of_a_manifest_that_is_there_is_left_out(job: Job) -> None:
         job.checkpoints.context.store.put(LAYOUT.manifest(CheckpointId(number)), b"{}")
     assert cast("Any", job.checkpoints.take().manifest).number == 3
     assert job.checkpoints.next_id == 4
+
+
+class Polled(module._Taking):
+    """A checkpoint whose uploads take some looks."""
+
+    looks: list[str]
+    left = 2
+
+    def _run(self, label: str, task: Any) -> dict[SubtaskIndex, list[Any]]:
+        self.looks.append(label)
+        assert (task.savepoint_id, task.clocks) == (self.savepoint_id, {"count": "clock"})
+        done = len(self.looks) > self.left
+        return cast("Any", {0: ["zero"], 1: ["one", "two"] if done else None})
+
+
+def polled(monkeypatch: pytest.MonkeyPatch, released: list[Any]) -> tuple[Polled, list[float]]:
+    waits: list[float] = []
+    payload = SimpleNamespace(release=lambda: released.append("released"))
+
+    def broadcast(_: object, uploads: Any) -> Any:
+        released.append((uploads.linked, uploads.known, uploads.copies))
+        return payload
+
+    monkeypatch.setattr(module, "BroadcastPayload", SimpleNamespace(of=broadcast))
+    spark = SimpleNamespace(sparkContext="context")
+    context = cast("Any", SimpleNamespace(spark=spark, places="places", timeout_ms=700))
+    taking = Polled(context, CheckpointId(4), "mine", 5)
+    taking.looks = []
+    taking._timed_out.wait = lambda pause: waits.append(pause) or len(waits) > 4  # type: ignore[method-assign, func-returns-value]
+    return taking, waits
+
+
+def test_uploads_that_take_longer_are_looked_for_ever_less_often_until_all_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[Any] = []
+    taking, waits = polled(monkeypatch, given)
+    taking.left = 4
+    uploaded = taking.upload(cast("Any", "linked"), {"k": "p"}, {"c": "q"}, cast("Any", {"count": "clock"}))
+    assert uploaded == ["zero", "one", "two"]
+    assert (taking.looks, waits) == (["upload"] * 5, [0.25, 0.5, 1.0, 2.0])
+    assert given == [("linked", {"k": "p"}, {"c": "q"}), "released"]
+
+
+def test_uploads_that_outlast_the_limit_fail_the_checkpoint_and_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    taking, waits = polled(monkeypatch, given)
+    taking.left = 9
+    with pytest.raises(CheckpointTimeoutError, match="checkpoint 4 was not complete after 700 ms"):
+        taking.upload(cast("Any", "linked"), {}, {}, cast("Any", {"count": "clock"}))
+    assert (waits, given[1:]) == ([0.25, 0.5, 1.0, 2.0, 2.0], ["released"])
+
+
+@pytest.mark.parametrize(("seconds", "is_late"), [(0.0, True), (60.0, False)])
+def test_only_the_jobs_of_a_late_checkpoint_are_cancelled(seconds: float, is_late: bool) -> None:
+    made: list[str] = []
+    cancelled = threading.Event()
+
+    def cancel(tag: str) -> None:
+        made.append(f"cancel {tag}")
+        cancelled.set()
+        raise ConnectionError("Spark has ended")
+
+    spark = SimpleNamespace(
+        addJobTag=lambda tag: made.append(f"add {tag}"),
+        removeJobTag=lambda tag: made.append(f"remove {tag}"),
+        cancelJobsWithTag=cancel,
+    )
+    context = cast("Any", SimpleNamespace(spark=SimpleNamespace(sparkContext=spark), timeout_ms=700))
+    taking = module._Taking(context, CheckpointId(4), None, 5)
+    expected = CheckpointTimeoutError if is_late else StoreUnavailableError
+
+    def fail() -> None:
+        with taking.cancelled_at(time.monotonic() + seconds):
+            if is_late:
+                assert cancelled.wait(30)
+            raise StoreUnavailableError("away")
+
+    with pytest.raises(expected):
+        fail()
+    between = ["cancel checkpoint-4"] if is_late else []
+    assert sorted(made) == sorted(["add checkpoint-4", *between, "remove checkpoint-4"])
+    assert made[-1] == "remove checkpoint-4"
+    with taking.cancelled_at(time.monotonic() + 60):
+        pass
+    assert made[-2:] == ["add checkpoint-4", "remove checkpoint-4"]
+
+
+def test_a_checkpoint_report_has_what_its_subtasks_have_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "now_ms", lambda: 10_500)
+    monkeypatch.setattr(module, "added_bytes", lambda stored, *_: [5, 6][: len(stored)])
+    monkeypatch.setattr(module, "distinct_bytes", lambda handles: [70 + at for at, _ in enumerate(handles)])
+
+    def part(at: int) -> Any:
+        handle = SimpleNamespace(
+            subtask=at, key_group_start=4 * at, key_group_end=4 * at + 3, state_size_bytes=20 + at, distinct_files="abc"
+        )
+        sizes = SimpleNamespace(entries=(3, at), size_bytes=(30, 40 + at), largest=())
+        return StoredSubtask(
+            OperatorUid("count"), cast("Any", handle), 0, 10_100 + at, 7 + at, 9 + at, 10_300 + at, cast("Any", sizes)
+        )
+
+    info = SimpleNamespace(attempt=Attempt(2), max_parallelism=8)
+    context = SimpleNamespace(info=info, store=SimpleNamespace(url="file:///store"))
+    taking = module._Taking(cast("Any", context), CheckpointId(4), None, 10_000)
+    manifest = SimpleNamespace(state_size_bytes=41, path="job/chk-4/manifest.json", batch_id=3)
+    report = taking.completed(cast("Any", manifest), [part(1), part(0)], 99)
+    assert report == CheckpointReport(
+        checkpoint_id=4,
+        status=CheckpointStatus.COMPLETED,
+        is_savepoint=False,
+        savepoint_id=None,
+        trigger_timestamp=10_000,
+        end_to_end_duration=500,
+        latest_ack_timestamp=10_301,
+        checkpointed_size=11,
+        state_size=41,
+        processed_records=99,
+        external_path="file:///store/job/chk-4/manifest.json",
+        batch_id=3,
+        subtasks=[
+            SubtaskCheckpointReport(
+                operator_uid="count",
+                index=at,
+                key_group_start=4 * at,
+                key_group_end=4 * at + 3,
+                status=CheckpointStatus.COMPLETED,
+                ack_timestamp=10_300 + at,
+                end_to_end_duration=300 + at,
+                start_delay=100 + at,
+                sync_duration=7 + at,
+                async_duration=9 + at,
+                checkpointed_size=added,
+                state_size=20 + at,
+                distinct_size=distinct,
+                files=3,
+                entries=3 + at,
+                key_group_entries=[3, at],
+                key_group_bytes=[30, 40 + at],
+                largest_key_groups=[],
+            )
+            for at, added, distinct in ((1, 5, 70), (0, 6, 71))
+        ],
+    )
+    info.max_parallelism = module.KEY_GROUPS_REPORTED_MAX + 1
+    many = taking.completed(cast("Any", manifest), [part(1), part(0)], 99)
+    assert [(each.key_group_entries, each.key_group_bytes, each.entries) for each in many.subtasks] == [
+        ([], [], 4),
+        ([], [], 3),
+    ]
+    assert taking.completed(cast("Any", manifest), [], 0).latest_ack_timestamp == 10_500
