@@ -1,4 +1,4 @@
-"""Frames of Spark over rows of Python: what a Kafka sink does with records before it writes them."""
+"""Frames of Spark over rows of Python: what streams and a Kafka sink do with records before they are written."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.support.sinks.file_system import MappedFrame, ModelSession, TableFrame
@@ -33,6 +34,9 @@ class RowSession(ModelSession):
 
         return SimpleNamespace(schema=schema)
 
+    def createDataFrame(self, rows: Rows, schema: StructType) -> RowFrame:  # noqa: N802 - Spark's name
+        return RowFrame(self, schema.names, [list(rows)], {each.name: each for each in schema.fields})
+
 
 @dataclass(frozen=True, slots=True)
 class RowFrame:
@@ -42,16 +46,19 @@ class RowFrame:
         session: The session.
         columns: The names of the columns.
         partitions: The rows of each partition.
+        fields: The fields of the columns that are not nullable strings.
     """
 
     session: ModelSession
     columns: list[str]
     partitions: list[Rows]
+    fields: dict[str, StructField] = field(default_factory=dict)
+    isStreaming: bool = True  # noqa: N815 - Spark's name
     writes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def schema(self) -> StructType:
-        return StructType([StructField(name, StringType()) for name in self.columns])
+        return StructType([self.fields.get(name, StructField(name, StringType())) for name in self.columns])
 
     def withColumn(self, name: str, column: PlayedColumn) -> RowFrame:  # noqa: N802 - Spark's name, as below
         return self.withColumns({name: column})
@@ -65,7 +72,10 @@ class RowFrame:
     def drop(self, *names: str) -> RowFrame:
         return self.select(*(name for name in self.columns if name not in names))
 
-    def select(self, *names: str) -> RowFrame:
+    def select(self, *columns: str | PlayedColumn) -> RowFrame:
+        names = [each if isinstance(each, str) else each.name for each in columns]
+        if unknown := [name for name in names if name not in self.columns]:
+            raise UnresolvedError(f"{unknown[0]} cannot be resolved\nin the plan")
         return self._next(list(names), lambda row: {name: row[name] for name in names})
 
     def where(self, condition: PlayedColumn | str) -> RowFrame:
@@ -118,6 +128,13 @@ class RowFrame:
 
     def _next(self, columns: list[str], change: Callable[[dict[str, Any]], dict[str, Any]]) -> RowFrame:
         return replace(self, columns=columns, partitions=[list(map(change, rows)) for rows in self.partitions])
+
+
+class UnresolvedError(AnalysisException):
+    """Spark's error for a column that is not there."""
+
+    def getCondition(self) -> str:  # noqa: N802 - Spark's name
+        return "UNRESOLVED_COLUMN.WITH_SUGGESTION"
 
 
 class _Row(dict[str, Any]):

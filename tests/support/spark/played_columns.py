@@ -25,10 +25,12 @@ class PlayedColumn:
     Attributes:
         value: Computes the column's value in a row.
         branches: The conditions of a column of `when`, with their values.
+        name: The name of a column of the rows.
     """
 
     value: Value
     branches: tuple[tuple[PlayedColumn, PlayedColumn], ...] = ()
+    name: str = ""
 
     def isNull(self) -> PlayedColumn:  # noqa: N802 - Spark's name
         return PlayedColumn(lambda row: self.value(row) is None)
@@ -69,7 +71,7 @@ def col(name: str) -> PlayedColumn:
     """Returns a column of the rows; a name in backquotes is one name, whatever it holds."""
     plain = name[1:-1].replace("``", "`") if name.startswith("`") else name
     assert name != plain or "." not in name, "Spark takes a field of a struct"
-    return PlayedColumn(lambda row: row[plain])
+    return PlayedColumn(lambda row: row[plain], name=plain)
 
 
 def when(condition: PlayedColumn, value: object) -> PlayedColumn:
