@@ -2,36 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 
 from keyscale.api.access.identities import DriverIdentity
+from keyscale.api.access.tokens import reserved_token
 from keyscale.api.drivers import drivers as service
-from keyscale.api.drivers.drivers import attach, heartbeat, report_checkpoint
+from keyscale.api.drivers.drivers import (
+    artifact_bytes,
+    attach,
+    heartbeat,
+    report_checkpoint,
+    report_diagnostic,
+    store_credentials,
+)
 from keyscale.api.drivers.report_validity import ReportedAttempt
-from keyscale.api.errors import AttemptOverError, ReportInvalidError
+from keyscale.api.errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError
+from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS
 from keyscale.db.models import Artifact, Attempt, Checkpoint, Job, Operation, Revision
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
     CheckpointReport,
+    Command,
     CommandResult,
+    DiagnosticReport,
     DriverMetrics,
     Failure,
     FailureHistory,
     Heartbeat,
+    StoreCredentials,
 )
 from keyscale.jobs.protocol.specification import CheckpointSettings, JobSpec, NoRestart
+from keyscale.state.objects.s3_grant import GrantedCredentials
 from keyscale.vocabulary import (
     AttemptStage,
     ChangePhase,
     CheckpointStatus,
     ClaimMode,
+    CommandKind,
     CommandStatus,
     DriverState,
     OperationKind,
     OperationStatus,
+    RescaleMode,
     RestoreMode,
 )
 
@@ -39,6 +55,7 @@ NOW_MS, SHARED_MS = 50_000, 70_000
 SPEC = JobSpec(artifact_id="program", checkpoints=CheckpointSettings(interval_ms=900), restart=NoRestart())
 SECRET = "hunter2hunter2"  # noqa: S105 - a test's own
 DRIVER = DriverIdentity("job", 4, over=False)
+CREDENTIALS = GrantedCredentials("access", "secret", "token", 99)
 FAILURE = Failure(code="X", message=f"it broke with {SECRET}")
 COMPLETED, FAILED, IN_PROGRESS = CheckpointStatus.COMPLETED, CheckpointStatus.FAILED, CheckpointStatus.IN_PROGRESS
 
@@ -463,3 +480,160 @@ class TestAttach:
         rows.attempt.stage = AttemptStage.ENDED if driver is DRIVER else AttemptStage.ACTIVE
         assert self.ask(rows, driver).decision == "exit"
         assert (rows.attempt.attached_at_ms, rows.rung) == (None, 0)
+
+
+class TestRescale:
+    def command(self, rows: Rows, **columns: Any) -> Any:
+        rows.command("r", kind=OperationKind.RESCALE, rescale_mode=RescaleMode.LIVE, **columns)
+        [command] = beat(rows).commands
+        return command
+
+    @pytest.fixture
+    def reserved(self, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        rows.revision.artifact_id, rows.revision.libraries = "program", ["helpers.py"]
+        modes = {
+            "restore_mode": RestoreMode.CONTINUE,
+            "claim_mode": ClaimMode.NO_CLAIM,
+            "allow_non_restored_state": False,
+        }
+        rows.job.skip_lost_records = False
+        both = [Attempt(job_id="job", number=number, revision=3, **modes) for number in (8, 9)]
+        asked = {("job", AttemptStage.RESERVED): both}
+        monkeypatch.setattr(service.attempts, "all_of_stage", lambda _, *of: asked[of])
+        monkeypatch.setattr(service.replicas, "shared_key", lambda _: "the key")
+        monkeypatch.setattr(service, "totals_before", lambda _, __, number: {"input_records": number})
+        monkeypatch.setattr(
+            Rows, "get_one", lambda self, kind, job_id: {(Job, "job"): self.job}[kind, job_id], raising=False
+        )
+
+    @pytest.mark.usefixtures("reserved")
+    def test_a_driver_gets_both_attempts_that_it_may_open_with_tokens_of_their_own(self, rows: Rows) -> None:
+        command = self.command(rows)
+        assert (command.id, command.kind, command.is_withdrawn) == ("r", CommandKind.RESCALE, False)
+        assert command.limit_ms == DEFAULT_TIMEOUTS.prepare_ms
+        given = (command.next_attempt, command.return_attempt)
+        assert [each.assignment.attempt for each in given] == [8, 9]
+        assert [each.assignment.counters.input_records for each in given] == [8, 9]
+        assert [each.token for each in given] == [reserved_token("the key", f"job:{number}", "r") for number in (8, 9)]
+
+    @pytest.mark.usefixtures("reserved")
+    def test_a_cancelled_rescale_is_withdrawn(self, rows: Rows) -> None:
+        assert self.command(rows, cancel_requested_at_ms=1).is_withdrawn
+
+    def test_another_command_has_no_attempts(self, rows: Rows) -> None:
+        rows.command("s", kind=OperationKind.DRAIN)
+        rows.command("u", kind=OperationKind.UPGRADE)
+        kind = CommandKind.STOP_WITH_SAVEPOINT
+        assert beat(rows).commands == [
+            Command(id="s", kind=kind, savepoint_id="s", drain=True),
+            Command(id="upgrade:u", kind=kind, savepoint_id="u"),
+        ]
+
+
+class TestDiagnostic:
+    @pytest.fixture
+    def settled(self, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        found: list[Any] = []
+
+        def settle(session: Any, *what: Any, **result: Any) -> None:
+            assert session is rows
+            found.append((*what, result))
+
+        monkeypatch.setattr(service.diagnostics, "find", lambda _, *of: "asked" if of == ("job", "d") else None)
+        monkeypatch.setattr(service.diagnostics, "settle", settle)
+        return found
+
+    def report(self, rows: Rows, name: str = "d", **fields: Any) -> None:
+        report_diagnostic(rows.context, DRIVER, DiagnosticReport(diagnostic_id=name, **fields))
+
+    def test_what_a_driver_shows_is_kept_without_secrets(self, rows: Rows, settled: list[Any]) -> None:
+        parts = [{"name": f"of {SECRET}", "text": f"x = {SECRET}"}, {"name": "stacks", "text": "none"}]
+        self.report(rows, parts=parts)
+        self.report(rows, failure=FAILURE)
+        masked = [{"name": "of *****", "text": "x = *****"}, {"name": "stacks", "text": "none"}]
+        of = {"job_id": "job", "attempt": 4, "at_ms": SHARED_MS}
+        failure = {**FAILURE.model_dump(), "message": "it broke with *****"}
+        assert settled == [
+            ("d", {**of, "parts": masked, "failure": None}),
+            ("d", {**of, "parts": [], "failure": failure}),
+        ]
+
+    def test_a_diagnostic_that_nobody_asked_for_is_not_kept(self, rows: Rows, settled: list[Any]) -> None:
+        self.report(rows, "other")
+        unknown = DriverIdentity("other", 4, over=False)
+        report_diagnostic(rows.context, unknown, DiagnosticReport(diagnostic_id="d"))
+        assert settled == []
+
+    def test_a_diagnostic_has_a_largest_length(
+        self, rows: Rows, settled: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(service, "DIAGNOSTIC_CHARACTERS_MAX", 6)
+        self.report(rows, parts=[{"name": "a", "text": "b"}, {"name": "c", "text": "def"}])
+        with pytest.raises(ReportInvalidError, match="a diagnostic has at most 6 characters"):
+            self.report(rows, parts=[{"name": "a", "text": "b"}, {"name": "c", "text": "defg"}])
+        assert len(settled) == 1
+
+
+class TestStoreCredentials:
+    @pytest.fixture
+    def assumed(self, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        found: list[Any] = []
+
+        def assume(*what: Any, **more: Any) -> Any:
+            found.append((*what, more))
+            return CREDENTIALS
+
+        rows.job.store_url = "s3://bucket/keyscale"
+        rows.context.settings = SimpleNamespace(store_role="role", store_token_endpoint="https://sts")  # noqa: S106
+        monkeypatch.setattr(service.attempts, "restored_from", lambda _, job_id: {"job": ["restored"]}[job_id])
+        monkeypatch.setattr(service, "grant_of", lambda job, restored: ("granted", job.id, restored))
+        monkeypatch.setattr(service, "assume", assume)
+        return found
+
+    def test_a_driver_gets_credentials_for_its_own_job_and_what_it_restores_from(
+        self, rows: Rows, assumed: list[Any]
+    ) -> None:
+        given = store_credentials(rows.context, DRIVER)
+        assert given == StoreCredentials.model_validate(asdict(CREDENTIALS))
+        more = {"session": "keyscale-job-4", "endpoint_url": "https://sts"}
+        assert assumed == [("role", ("granted", "job", ["restored"]), more)]
+
+    @pytest.mark.parametrize(("role", "store"), [(None, "s3://bucket/keyscale"), ("role", "file:///store")])
+    def test_without_a_role_a_driver_has_the_credentials_of_the_control_plane(
+        self, rows: Rows, assumed: list[Any], role: str | None, store: str
+    ) -> None:
+        rows.context.settings.store_role, rows.job.store_url = role, store
+        with pytest.raises(StoreRoleMissingError):
+            store_credentials(rows.context, DRIVER)
+        assert assumed == []
+
+    @pytest.mark.parametrize("driver", [DriverIdentity("job", 4, over=True), DriverIdentity("other", 4, over=False)])
+    def test_a_driver_whose_attempt_is_over_gets_none(
+        self, rows: Rows, assumed: list[Any], driver: DriverIdentity
+    ) -> None:
+        with pytest.raises(AttemptOverError):
+            store_credentials(rows.context, driver)
+        assert assumed == []
+
+    @pytest.mark.usefixtures("assumed")
+    def test_a_token_service_that_refuses_is_a_store_that_is_away(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: Any, **__: Any) -> None:
+            raise StoreUnavailableError("the role may not be assumed")
+
+        monkeypatch.setattr(service, "assume", refuse)
+        with pytest.raises(StoreUnavailableError, match="STORE_UNAVAILABLE: the role may not be assumed"):
+            store_credentials(rows.context, DRIVER)
+
+
+def test_a_driver_gets_the_program_of_its_own_revision(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows.revision.artifact_id = "program"
+    monkeypatch.setattr(service, "stored_bytes", lambda context, sha256: (context is rows.context, sha256))
+    assert artifact_bytes(rows.context, DRIVER) == (True, "a" * 64)
+    for driver in (DriverIdentity("job", 4, over=True), DriverIdentity("other", 4, over=False)):
+        with pytest.raises(AttemptOverError):
+            artifact_bytes(rows.context, driver)
+    rows.revision.artifact_id = "deleted"
+    with pytest.raises(AttemptOverError, match="the job is gone"):
+        artifact_bytes(rows.context, DRIVER)
