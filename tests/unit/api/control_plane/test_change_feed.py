@@ -334,3 +334,22 @@ def test_a_credential_lapses_with_its_time_its_token_or_its_session(
     credential, expired = Credential(expires_at_ms, token, cookie), Credential(1, "valid")
     found = lapsed(session, {credential, expired, Credential(None)})
     assert (credential in found, expired in found) == (is_lapsed, True)
+
+
+def test_a_poll_that_fails_ends_no_later_one(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    feed = Database().feed
+    polls: list[int] = []
+
+    def poll() -> None:
+        polls.append(len(polls))
+        if len(polls) == 1:
+            raise ValueError("a defect")
+        feed._closing.set()
+
+    monkeypatch.setattr(change_feed_module, "POLL_S", 0)
+    monkeypatch.setattr(feed, "poll", poll)
+    monkeypatch.setattr(feed, "_subscribers", {Told(Subject(), EVERYTHING, Credential(None))})
+    feed.start()
+    feed._thread.join()
+    assert (polls, caplog.messages) == ([0, 1], ["a poll for changes failed"])
+    feed.close()
