@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.redaction import mask_known, redact, redact_named
+from keyscale.jobs.protocol.redaction import (
+    SECRET_CHARACTERS_MIN,
+    Mask,
+    mask_known,
+    masked,
+    redact,
+    redact_named,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,3 +134,39 @@ def test_a_password_that_holds_another_password_is_masked_to_its_last_character(
 def test_a_quoted_secret_is_masked_to_its_last_character() -> None:
     shown = "two\nlines of hunter2"
     assert mask_known(f"KeyError: {shown!r}", {"A_TOKEN": shown}) == "KeyError: '*****'"
+
+
+def test_a_part_of_a_text_masks_what_the_whole_masks_and_the_pieces_of_secrets_that_its_ends_cut() -> None:
+    mask = Mask({"DATABASE_SECRET": "hunter-and-gatherer", "PORT_TOKEN": "short"})
+    text = "to hunter-and-gatherer, short of: password=abcdefgh, from hunter-and-gatherer"
+    whole = {at for begin, end in mask.spans_of_part(text) for at in range(begin, end)}
+    assert masked(text, mask.spans_of_part(text)) == "to *****, short of: password=*****, from *****"
+    secret = "hunter-and-gatherer"  # noqa: S105 - of this test
+    for begin in range(len(secret) + 1):
+        for end in range(begin, len(secret) + 1):
+            before, after = text.index(secret) + begin, len(text) - len(secret) + end
+            part = text[before:after]
+            found = {before + at for first, last in mask.spans_of_part(part) for at in range(first, last)}
+            known = {at for at in whole if before <= at < after}
+            head, tail = range(before, text.index(secret) + len(secret)), range(after - end, after)
+            cut = {at for piece in (head, tail) if 0 < len(piece) < SECRET_CHARACTERS_MIN for at in piece}
+            assert found == known - cut, part
+    assert mask.unfinished("a hunter-and") == len("hunter-and")
+    assert mask.unfinished("a hunter and") == 0
+    assert mask.unfinished(f"a {secret}") == 0
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [
+        (0, None, "a ***** c *****"),
+        (0, 2, "a "),
+        (0, 3, "a *****"),
+        (3, 8, " c "),
+        (5, 8, " c "),
+        (6, 9, "c *****"),
+        (5, 5, ""),
+    ],
+)
+def test_a_mask_is_in_the_part_in_which_its_span_begins(begin: int, end: int | None, expected: str) -> None:
+    assert masked("a bbb c ddd", [(2, 5), (8, 11)], begin, end) == expected

@@ -122,3 +122,20 @@ def test_a_driver_reports_only_positions_that_can_be_compared_and_not_too_many()
     assert reported_sources(["one"], [{"a": 1}, {"b": 1}]) == []
     heartbeat = Heartbeat.model_validate({"state": "RUNNING", "metrics": {"sources": together}})
     assert Heartbeat.model_validate_json(heartbeat.model_dump_json()) == heartbeat
+
+
+def test_positions_of_two_forms_or_none_cannot_be_compared() -> None:
+    for stored, first in ((at(9), 500), ("9", 500), (None, at(500)), ({"offset": "9"}, at(500))):
+        found = source_retention(["orders"], [ends(a=stored)], reported(a=first))
+        assert (found.problems, found.unknown) == ([], ["orders"])
+
+
+def test_each_source_is_compared_with_its_own_report() -> None:
+    first = [SourceMetrics(uid="orders", earliest={"a": 5}), SourceMetrics(uid="clicks", earliest={"a": 50})]
+    found = source_retention(["clicks", "orders", "files"], [ends(a=10), ends(a=10), ends(a=10)], first)
+    assert [problem.partition(":")[0] for problem in found.problems] == ["source 'clicks'"]
+    assert found.unknown == ["files"]
+    assert source_retention(["orders", "orders"], [ends(a=1), ends(a=9)], first).unknown == ["orders", "orders"]
+    assert source_retention(["orders", "clicks"], [ends(a=1)], first).unknown == ["orders", "clicks"]
+    broken = source_retention(["orders"], ["{"], first)
+    assert broken.problems == ["source 'orders': its positions cannot be read"]

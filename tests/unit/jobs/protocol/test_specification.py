@@ -18,6 +18,7 @@ from keyscale.jobs.protocol.specification import (
     NoRestart,
     change_class_of,
     changed,
+    default_max_parallelism,
     defines_program,
     differences,
     followed,
@@ -203,3 +204,68 @@ def test_each_setting_is_listed_once_with_its_type_bounds_and_default() -> None:
     assert set(found["restart.type"].choices) == {"none", "fixed-delay", "exponential-delay", "failure-rate"}
     assert set(found["restart.delay_ms"].of_types) == {"fixed-delay", "failure-rate"}
     assert all(each.description for each in found.values())
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "expected"),
+    [
+        (1, 128),
+        (85, 128),
+        (86, 256),
+        (170, 256),
+        (171, 256),
+        (172, 512),
+        (10_922, 16_384),
+        (21_845, 32_768),
+        (32_768, 32_768),
+    ],
+)
+def test_the_default_number_of_key_groups_is_a_power_of_two_above_one_and_a_half_times_the_parallelism(
+    parallelism: int, expected: int
+) -> None:
+    assert default_max_parallelism(parallelism) == expected
+    assert JobSpec(artifact_id="a", parallelism=parallelism).max_parallelism == expected
+
+
+def test_a_running_driver_follows_each_setting_by_its_class_alone() -> None:
+    at_once = {
+        "rescale_mode": "STANDBY",
+        "key_group_division": "BY_SIZE",
+        "autoscaler": {"mode": "ACTIVE", "parallelism_max": 3, "sleep_after_ms": 20_000},
+        "savepoints": {"interval_ms": 70_000, "keep_count": 4},
+        "restart": {"type": "fixed-delay", "attempts": 3},
+        "approval": "REQUIRED",
+        "batch_interval_ms": 40,
+    }
+    checkpoints = {"min_pause_ms": 5, "timeout_ms": 2000, "retained_count": 9, "tolerable_failed_checkpoints": 8}
+    with_restart = {
+        "artifact_id": "b",
+        "libraries": ["package:kafka"],
+        "parallelism": 4,
+        "parallelism_limit": 9,
+        "parameters": {"input": "/other"},
+        "secrets": ["MORE"],
+        "spark_conf": {"spark.a": "b"},
+    }
+    newest = changed(PRESENT, {**at_once, "checkpoints": {**checkpoints, "store_outage_max_ms": 1}, **with_restart})
+    assert followed(PRESENT, newest) == changed(PRESENT, {**at_once, "checkpoints": checkpoints})
+    paths = {each.path: each for each in differences(PRESENT, newest)}
+    assert {path for path, each in paths.items() if each.needs_attempt and not each.needs_restart} == {"parallelism"}
+    assert {path for path, each in paths.items() if each.needs_restart} == {
+        "artifact_id",
+        "checkpoints.store_outage_max_ms",
+        "libraries",
+        "parallelism_limit",
+        "parameters.input",
+        "secrets",
+        "spark_conf.spark.a",
+    }
+    assert newest.autoscaler.lets_sleep
+    assert not changed(newest, {"autoscaler": {"mode": "MONITORING"}}).autoscaler.lets_sleep
+    assert not changed(newest, {"autoscaler": {"sleep_after_ms": None}}).autoscaler.lets_sleep
+
+
+@pytest.mark.parametrize("hours", ["00:00-12:00", "12:00-00:00", "23:59-00:00", "09:30-08:00"])
+def test_hours_of_a_day_may_pass_midnight(hours: str) -> None:
+    given = JobSpec.model_validate({"artifact_id": "a", "autoscaler": {"excluded_hours": [hours]}})
+    assert given.autoscaler.excluded_hours == [hours]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.jobs.protocol import control_address
 from keyscale.jobs.protocol.control_address import (
     ADDRESS_BYTES_MAX,
     ControlAddress,
@@ -147,3 +148,10 @@ def test_a_search_looks_for_those_that_know_the_attempt_of_now_though_the_store_
     search.speak_as(ATTEMPT, TOKEN)
     now_s[0] += SEARCH_PAUSE_S
     assert search.find(besides=NOBODY) == replica.url
+
+
+def test_only_so_many_addresses_are_read(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_address, "ADDRESSES_MAX", 2)
+    for at in range(3):
+        publish(store, f"replica-{at}", ControlAddress(url=f"http://replica:{at}", recorded_at_ms=at))
+    assert [address.url for address in read_addresses(store)] == ["http://replica:1", "http://replica:0"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keyscale.jobs.protocol.messages import DiagnosticCommand, DiagnosticReport
+from keyscale.jobs.protocol.messages import DiagnosticCommand, DiagnosticReport, Failure
 from keyscale.jobs.runtime.diagnostics import diagnostic_runner as of_drivers
 from keyscale.jobs.runtime.diagnostics.diagnostic_runner import DiagnosticRunner, shortened
 from keyscale.jobs.runtime.diagnostics.readings import read_within
-from keyscale.jobs.runtime.errors import ControlUnreachableError
+from keyscale.jobs.runtime.errors import ControlUnreachableError, UnknownOperatorError
 from keyscale.vocabulary import DiagnosticKind
 from tests.support.waiting import wait_until
 
@@ -133,3 +133,32 @@ def test_texts_are_read_at_the_same_time() -> None:
     both = threading.Barrier(2)
     reads = {name: lambda name=name: f"{name}{both.wait(10) * 0}" for name in ("a", "b")}
     assert read_within(10, reads) == {"a": "a0", "b": "b0"}
+
+
+def test_a_diagnostic_that_the_job_cannot_answer_says_why_and_what_helps(
+    desk: Desk, take: Callable[..., DiagnosticRunner]
+) -> None:
+    def means() -> Mapping[str, Callable[[], str]]:
+        raise UnknownOperatorError("the job has no operator sesame")
+
+    take(means)
+    report = desk.wait()
+    assert (report.diagnostic_id, report.parts) == ("d1", [])
+    assert report.failure == Failure(
+        code=UnknownOperatorError.code,
+        message="the job has no operator *****",
+        advice=UnknownOperatorError("").advice,
+    )
+
+
+def test_the_last_reports_are_kept_to_be_sent_again(desk: Desk) -> None:
+    taken: list[str] = []
+    runner = DiagnosticRunner(
+        cast("Any", desk), {DiagnosticKind.THREAD_DUMP: lambda command: taken.append(command.id) or {}}
+    )
+    for name in ("a", "b", "c", "d", "e", "b", "a"):
+        runner._requests.put(DUMP.model_copy(update={"id": name}))
+    runner._requests.put(None)
+    runner._run()
+    assert taken == ["a", "b", "c", "d", "e", "a"]
+    assert [report.diagnostic_id for report in desk.reports] == ["a", "b", "c", "d", "e", "b", "a"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from keyscale.jobs.runtime.diagnostics import executor_logs as executor_logs_module
 from keyscale.jobs.runtime.diagnostics.executor_logs import LOG_BYTES, logs_of
 from keyscale.jobs.spark_internals.live_executors import DRIVER, LiveExecutor
 
@@ -63,3 +64,19 @@ def test_a_log_that_cannot_be_read_is_named(url: str) -> None:
 def test_the_drivers_own_output_is_in_the_log_of_the_job() -> None:
     (found,) = texts(LiveExecutor(DRIVER, "host:1", {})).values()
     assert "The log of the job" in found
+
+
+def test_the_logs_of_all_executors_are_listed_by_executor_and_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    executors = [
+        LiveExecutor("0", "away:7078", {"stderr": "http://a/x", "stdout": "http://a/y"}),
+        LiveExecutor("1", "near:1", {}),
+        LiveExecutor(DRIVER, "here:2", {"stderr": "http://a/z"}),
+    ]
+    monkeypatch.setattr(executor_logs_module, "live_executors", {"spark": executors}.__getitem__)
+    found = executor_logs_module.executor_logs(cast("Any", "spark"))
+    assert {title: read() for title, read in found.items()} == {
+        "executor 0 on away:7078: stderr": "The log is at http://a/x",
+        "executor 0 on away:7078: stdout": "The log is at http://a/y",
+        "executor 1 on near:1": "The cluster manager gives no address of its log.",
+        f"executor {DRIVER} on here:2": "The log of the job has the output of this process.",
+    }

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
+import psutil
+
+from keyscale.jobs.runtime.driver import host_metrics
 from keyscale.jobs.runtime.driver.host_metrics import HostMetrics
 from keyscale.metrics import DRIVER, of_scope
 
@@ -34,3 +38,26 @@ def test_batches_that_follow_each_other_are_not_all_measured() -> None:
 def test_a_driver_without_its_spark_submit_has_no_processes_to_measure(monkeypatch) -> None:
     monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
     assert "process_ms" not in HostMetrics(lambda: None).measure()
+
+
+def test_the_processes_of_a_driver_are_added_up_without_those_that_have_ended(monkeypatch) -> None:
+    class Process:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def children(self, *, recursive: bool) -> list[Process]:
+            assert recursive
+            return [Process(2), Process(3)]
+
+        def cpu_times(self) -> SimpleNamespace:
+            if self.number == 2:
+                raise psutil.NoSuchProcess(2)
+            return SimpleNamespace(user=self.number, system=0.25)
+
+        def memory_info(self) -> SimpleNamespace:
+            return SimpleNamespace(rss=100 * self.number)
+
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    monkeypatch.setattr(host_metrics.psutil, "Process", Process)
+    measured = HostMetrics(lambda: None).measure()
+    assert (measured["process_memory_bytes"], measured["process_ms"]) == (400, 4500)

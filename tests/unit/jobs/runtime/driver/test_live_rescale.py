@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -446,3 +447,50 @@ def test_a_part_of_the_committed_state_that_stays_that_of_the_attempt_before_is_
     except (KeyscaleError, ValueError, IndexError, KeyError) as error:
         found = error
     assert found != undisturbed, found
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [(None, ConnectionError), ("late", RescaleTimeoutError), ("withdrawn", RescaleWithdrawnError)],
+)
+def test_a_preparation_that_is_late_is_cancelled_and_says_so(cause: str | None, expected: type[Exception]) -> None:
+    made: list[str] = []
+    cancelled = threading.Event()
+
+    def cancel(tag: str) -> None:
+        made.append(f"cancel {tag}")
+        cancelled.set()
+        raise ConnectionError("Spark has ended")
+
+    spark_context = SimpleNamespace(
+        addJobTag=lambda tag: made.append(f"add {tag}"),
+        removeJobTag=lambda tag: made.append(f"remove {tag}"),
+        cancelJobsWithTag=cancel,
+    )
+    context = SimpleNamespace(
+        spark=SimpleNamespace(sparkContext=spark_context), assignment=SimpleNamespace(attempt=4), withdrawn={"other"}
+    )
+    checkpoints = SimpleNamespace(context=SimpleNamespace(timeout_ms=60_000))
+    command = Command(id="c", kind=CommandKind.RESCALE, limit_ms=0 if cause == "late" else 50_000)
+    rescale = LiveRescale(
+        cast("Any", SimpleNamespace(context=context)), cast("Any", None), cast("Any", checkpoints), command
+    )
+    if cause == "withdrawn":
+        context.withdrawn.add("c")
+
+    def fail() -> None:
+        with rescale._cancelled_in_time():
+            if cause == "late":
+                assert cancelled.wait(30)
+            raise ConnectionError("a job failed")
+
+    with pytest.raises(expected):
+        fail()
+    assert sorted(made) == sorted(
+        ["add rescale-4", *(["cancel rescale-4"] if cause == "late" else []), "remove rescale-4"]
+    )
+
+
+def test_a_command_that_names_no_attempt_is_refused() -> None:
+    with pytest.raises(RescaleNotLiveError, match="names no attempt"):
+        next_context(cast("Any", None), Command(id="c", kind=CommandKind.RESCALE))

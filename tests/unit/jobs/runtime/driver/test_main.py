@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -298,3 +299,25 @@ def test_a_wrong_environment_has_an_exit_code_of_its_own(monkeypatch: pytest.Mon
     monkeypatch.setattr(driver.logging, "basicConfig", lambda **_: None)
     monkeypatch.setattr(driver.os, "environ", {})
     assert driver.main() == 2
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_driver_ends_with_spark_submit_unless_it_has_left_spark_for_its_sleep(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, leaves: bool
+) -> None:
+    events: list[Any] = []
+    parents = iter([7, 7, 1])
+    monkeypatch.setattr(driver, "_PARENT_POLL_SECONDS", 0)
+    monkeypatch.setattr(driver, "_leaves_parent", threading.Event())
+    monkeypatch.setattr(driver, "end_jvm", lambda spark: events.append((spark, driver._leaves_parent.is_set())))
+    monkeypatch.setattr(driver, "os", SimpleNamespace(getppid=lambda: next(parents), _exit=events.append))
+    if leaves:
+        driver.leave_spark(cast("Any", "spark"))
+    driver._watch_parent(7)
+    if leaves:
+        assert (events, caplog.messages) == ([("spark", True)], []), "the watch knows before the JVM ends"
+    else:
+        assert (events, caplog.messages) == (
+            [driver.EXIT_FAILED],
+            ["spark-submit has ended, so the driver ends too"],
+        )
