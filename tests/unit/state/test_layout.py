@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
@@ -57,7 +59,7 @@ def test_every_object_of_a_job_has_its_own_path() -> None:
         Attempt(2),
         CheckpointId(7),
     )
-    of_subtask = {"uid": uid, "subtask": subtask, "unique": "u.1"}
+    of_subtask: dict[str, Any] = {"uid": uid, "subtask": subtask, "unique": "u.1"}
     exclusive = {**of_subtask, "shard": 4, "name": "CURRENT"}
     assert {
         "job": layout.job,

@@ -9,7 +9,7 @@ import pytest
 
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle, SortedFile
-from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned
+from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from keyscale.state.documents.manifest import (
     FileHandle,
     Manifest,
@@ -242,7 +242,8 @@ def test_an_attempt_that_drops_sources_replaces_the_positions_of_the_snapshot(st
 def recorded(store: LocalObjectStore) -> list[Manifest]:
     """A job of two attempts with a checkpoint after batches 1 and 3; the log before the first was cleaned up."""
     log = CommitLog(store, LAYOUT)
-    entries = [opened(1), committed(1, 0), committed(1, 1), opened(2, key_group_starts=(0, 6)), committed(2, 2)]
+    entries: list[LogEntry] = [opened(1), committed(1, 0), committed(1, 1)]
+    entries += [opened(2, key_group_starts=(0, 6)), committed(2, 2)]
     for position, entry in enumerate([*entries, committed(2, 3), BatchPlanned(Attempt(2), BatchId(4), {"a": "b"})], 1):
         log.append(position, entry)
     checkpoints = [

@@ -11,7 +11,6 @@ import pytest
 
 from keyscale.state.engine.rocksdb_settings import RocksDbSettings
 from keyscale.state.errors import SettingsError, StoreIOError
-from keyscale.state.local import disk_placement
 from keyscale.state.local.disk_placement import DirectoryUse, least_used_first, place_subtask
 from keyscale.state.local.subtask_directory import remove_older_attempts
 from keyscale.state.objects.local_store import LocalObjectStore
@@ -65,7 +64,7 @@ def test_a_new_subtask_goes_to_the_disk_with_the_most_free_space_and_not_to_the_
     free = {"large": 10, "free": 400, "busy": 500}
     usage = {name: SimpleNamespace(total=1000, used=1000 - left, free=left) for name, left in free.items()}
     usage["large"].total = 10_000
-    monkeypatch.setattr(disk_placement.shutil, "disk_usage", lambda path: usage[Path(path).name])
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage[Path(path).name])
     directories = [str(tmp_path / name) for name in free]
     (tmp_path / "busy" / "other" / "attempt-1" / "count" / "subtask-0").mkdir(parents=True)
     root = tmp_path / "local" / "job" / "attempt-1" / "count" / "subtask-3"
@@ -79,7 +78,7 @@ def test_a_disk_on_which_no_directory_can_be_made_gives_way_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     usage = {"broken": 900, "sound": 100}
-    monkeypatch.setattr(disk_placement.shutil, "disk_usage", lambda path: SimpleNamespace(free=usage[Path(path).name]))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=usage[Path(path).name]))
     directories = [str(tmp_path / name) for name in usage]
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "job").write_text("a file, so no directory")
@@ -104,7 +103,7 @@ def test_of_two_tasks_that_place_a_subtask_at_once_the_first_decides(
             root.symlink_to(tmp_path / "two" / relative)
         return SimpleNamespace(free=900 if path.name == "one" else 10)
 
-    monkeypatch.setattr(disk_placement.shutil, "disk_usage", usage)
+    monkeypatch.setattr("shutil.disk_usage", usage)
     place_subtask(root, tmp_path / "local", [str(tmp_path / "one"), str(tmp_path / "two")])
     assert root.readlink() == tmp_path / "two" / relative
     assert not (tmp_path / "one" / relative).exists(), "the loser leaves no directory"

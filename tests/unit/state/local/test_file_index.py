@@ -107,7 +107,7 @@ def test_a_file_is_linked_or_copied_where_links_are_impossible(tmp_path: Path, m
     def across_disks(*_: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr(file_index.os, "link", across_disks)
+    monkeypatch.setattr("os.link", across_disks)
     link_or_copy(source, tmp_path / "copy")
     assert (tmp_path / "copy").read_text() == "content"
     assert not (tmp_path / "copy").samefile(source)
