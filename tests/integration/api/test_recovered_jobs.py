@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from keyscale.state.documents.job_record import JobRecord
     from tests.support.control_plane.reused_database import ReusedDatabase
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 PROGRAM = b"print('the program')\n"
 MODULE = b"HELP = 1\n"
@@ -135,6 +136,20 @@ def record_of(store: LocalObjectStore, job: dict[str, Any]) -> JobRecord:
     return read_job_record(store, JobId(job["id"]), Attempt(1))
 
 
+def artifacts_of(job: dict[str, Any]) -> list[str]:
+    return [job["spec"]["artifact_id"], *job["spec"]["libraries"]]
+
+
+def copy_of(store: LocalObjectStore, record: JobRecord, name: str) -> JobRecord:
+    """Writes the record and the artifacts of another job with the same specification."""
+    copy = msgspec.structs.replace(record, job_id=JobId(hashlib.md5(name.encode()).hexdigest()), name=name)  # noqa: S324
+    for each in record.artifacts:
+        content = store.get(Layout(record.job_id).recorded_artifact(each.sha256))
+        store.put(Layout(copy.job_id).recorded_artifact(each.sha256), content)
+    write_job_record(store, copy)
+    return copy
+
+
 def bytes_of(context: Context, client: httpx.Client, artifact_id: str) -> bytes:
     sha256 = client.get(f"/v1/artifacts/{artifact_id}").json()["sha256"]
     return b"".join(context.launcher._read_artifact(sha256))
@@ -156,6 +171,8 @@ def test_a_job_is_rebuilt_with_its_id_specification_and_artifacts_and_continues_
     state.checkpoint()
     state.run_batch({1: 1, 2: 1})
     savepoint, _ = state.checkpoint("mine")
+    of_job = ("/v1/jobs/flights/revisions", *(f"/v1/artifacts/{each}" for each in artifacts_of(before)))
+    shown_before = [{**client.get(path).json(), "uploaded_by": None} for path in of_job]
     lose_database()
     assert client.get("/v1/jobs").json()["jobs"] == []
 
@@ -171,6 +188,15 @@ def test_a_job_is_rebuilt_with_its_id_specification_and_artifacts_and_continues_
     assert {name: after[name] for name in IDENTITY} == {name: before[name] for name in IDENTITY}
     assert bytes_of(context, client, after["spec"]["artifact_id"]) == PROGRAM
     assert bytes_of(context, client, after["spec"]["libraries"][0]) == MODULE
+
+    assert [{"uploaded_by": None, **client.get(path).json()} for path in of_job] == shown_before
+    [ended] = client.get("/v1/jobs/flights/attempts").json()["attempts"]
+    known = ("number", "stage", "cause", "revision", "parallelism", "restore_from")
+    assert [ended[name] for name in known] == [1, "ENDED", "recover", 1, 2, None]
+    [told] = client.get("/v1/events", params={"kind": "JOB_REBUILT"}).json()["events"]
+    assert (told["job_id"], told["actor"]) == (before["id"], "admin")
+    assert told["details"] == {"attempt": 1, "store_url": before["status"]["store_url"]}
+    assert told["message"] == "rebuilt flights from the store, with revision 1"
 
     shown = client.get("/v1/jobs/flights").json()
     assert outcomes(client) == {before["id"]: "KNOWN"}
@@ -189,6 +215,7 @@ def test_a_job_is_rebuilt_with_its_id_specification_and_artifacts_and_continues_
     assert client.post("/v1/jobs", json={**again, "restore_from": source}).status_code == 201, "the savepoint is usable"
 
 
+@pytest.mark.real
 def test_the_record_has_names_of_secrets_and_is_there_before_the_driver(
     create: Callable[[str], Any], store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +234,7 @@ def test_the_record_has_names_of_secrets_and_is_there_before_the_driver(
     assert b"of-the-orders" not in data
 
 
+@pytest.mark.real
 def test_no_driver_is_launched_without_a_record(
     client: httpx.Client, create: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,22 +258,23 @@ def test_jobs_that_cannot_be_rebuilt_are_refused_and_the_rest_is_rebuilt(  # noq
     lose_database: Callable[[], None],
     store: LocalObjectStore,
 ) -> None:
-    names = ("good", "taken", "damaged", "newer", "hostile", "deleted", "cut")
-    created = {name: create(name) for name in names}
-    ids = {name: job["id"] for name, job in created.items()}
-    store.put(record_of(store, created["damaged"]).path, b"{}")
-    newer = record_of(store, created["newer"])
-    store.put(newer.path, encode_document(KIND, FORMAT_VERSION + 1, newer))
-    hostile = record_of(store, created["hostile"])
-    write_job_record(store, msgspec.structs.replace(hostile, labels={"team": "x" * 1000}))
-    layout = Layout(JobId(ids["cut"]))
-    store.put(layout.recorded_artifact(record_of(store, created["cut"]).artifacts[0].sha256), b"other bytes")
+    good = create("good")
+    written = record_of(store, good)
+    copies = {
+        name: copy_of(store, written, name) for name in ("taken", "damaged", "newer", "hostile", "deleted", "cut")
+    }
+    ids = {"good": good["id"], **{name: copy.job_id for name, copy in copies.items()}}
+    store.put(copies["damaged"].path, b"{}")
+    store.put(copies["newer"].path, encode_document(KIND, FORMAT_VERSION + 1, copies["newer"]))
+    write_job_record(store, msgspec.structs.replace(copies["hostile"], labels={"team": "x" * 1000}))
+    store.put(Layout(copies["cut"].job_id).recorded_artifact(written.artifacts[0].sha256), b"other bytes")
     store.put(Layout(JobId("../x")).record(Attempt(1)), b"no record of a job")
 
     lose_database()
-    other = client.post("/v1/jobs", json={"name": "taken", "spec": {"artifact_id": upload().json()["id"]}}).json()
+    program = upload(b"print('another program')\n", "program.py").json()
+    other = client.post("/v1/jobs", json={"name": "taken", "spec": {"artifact_id": program["id"]}}).json()
     with context.sessions.begin() as session:
-        row = DeletedJob(job_id=ids["deleted"], name="deleted", store_url=created["good"]["status"]["store_url"])
+        row = DeletedJob(job_id=ids["deleted"], name="deleted", store_url=good["status"]["store_url"])
         row.deleted_at_ms = row.due_at_ms = 1
         session.add(row)
     expected = {
@@ -266,9 +295,13 @@ def test_jobs_that_cannot_be_rebuilt_are_refused_and_the_rest_is_rebuilt(  # noq
     assert {each["id"]: (each["failure"] or {"code": each["outcome"]})["code"] for each in found} == expected
     assert all(each["failure"]["message"] and each["failure"]["advice"] for each in found if each["failure"])
     assert {job["id"] for job in client.get("/v1/jobs").json()["jobs"]} == {ids["good"], other["id"]}
+    versions = {each["id"]: (each["name"], each["version"]) for each in client.get("/v1/artifacts").json()["artifacts"]}
+    own = zip(artifacts_of(good), [("program", 2), ("helpful", 1)], strict=True)
+    assert versions == {program["id"]: ("program", 1), **dict(own)}, "another program has taken the version"
     assert outcomes(client, jobs=[ids["good"], STRANGER]) == {ids["good"]: "KNOWN", STRANGER: "JOB_RECORD_INVALID"}
 
 
+@pytest.mark.real
 def test_a_job_that_the_store_does_not_answer_for_keeps_no_other_job_from_being_rebuilt(
     client: httpx.Client,
     create: Callable[[str], Any],
@@ -294,64 +327,61 @@ def changed_specification(record: JobRecord, **fields: Any) -> JobRecord:
     return msgspec.structs.replace(record, specification={**record.specification, **fields})
 
 
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        (lambda record: msgspec.structs.replace(record, name="../../x"), "JOB_RECORD_INVALID"),
-        (lambda record: msgspec.structs.replace(record, name=STRANGER), "REQUEST_INVALID"),
-        (lambda record: msgspec.structs.replace(record, max_parallelism=1 << 40), "JOB_RECORD_INVALID"),
-        (lambda record: msgspec.structs.replace(record, revision=0), "JOB_RECORD_INVALID"),
-        (lambda record: msgspec.structs.replace(record, message="\0"), "JOB_RECORD_INVALID"),
-        (lambda record: msgspec.structs.replace(record, rewound_to="file:///etc/passwd"), "JOB_RECORD_INVALID"),
-        (
-            lambda record: msgspec.structs.replace(
-                record, restore=RecordedRestore("\0", "STATELESS", None, "NO_CLAIM", allow_non_restored_state=False)
-            ),
-            "JOB_RECORD_INVALID",
+WRONG_RECORDS: list[tuple[Callable[[JobRecord], JobRecord], str]] = [
+    (lambda record: msgspec.structs.replace(record, name="../../x"), "JOB_RECORD_INVALID"),
+    (lambda record: msgspec.structs.replace(record, name=STRANGER), "REQUEST_INVALID"),
+    (lambda record: msgspec.structs.replace(record, max_parallelism=1 << 40), "JOB_RECORD_INVALID"),
+    (lambda record: msgspec.structs.replace(record, revision=0), "JOB_RECORD_INVALID"),
+    (lambda record: msgspec.structs.replace(record, message="\0"), "JOB_RECORD_INVALID"),
+    (lambda record: msgspec.structs.replace(record, rewound_to="file:///etc/passwd"), "JOB_RECORD_INVALID"),
+    (
+        lambda record: msgspec.structs.replace(
+            record, restore=RecordedRestore("\0", "STATELESS", None, "NO_CLAIM", allow_non_restored_state=False)
         ),
-        (
-            lambda record: msgspec.structs.replace(
-                record, restore=RecordedRestore("x", "ELSEWHERE", None, "NO_CLAIM", allow_non_restored_state=False)
-            ),
-            "JOB_RECORD_INVALID",
+        "JOB_RECORD_INVALID",
+    ),
+    (
+        lambda record: msgspec.structs.replace(
+            record, restore=RecordedRestore("x", "ELSEWHERE", None, "NO_CLAIM", allow_non_restored_state=False)
         ),
-        (lambda record: changed_specification(record, parameters={"x": "\0"}), "JOB_RECORD_INVALID"),
-        (lambda record: changed_specification(record, batch_interval_ms=10**30), "JOB_RECORD_INVALID"),
-        (lambda record: msgspec.structs.replace(record, artifacts=record.artifacts[:1]), "JOB_RECORD_INVALID"),
-        (
-            lambda record: msgspec.structs.replace(
-                record, artifacts=tuple(msgspec.structs.replace(each, filename="../x.py") for each in record.artifacts)
-            ),
-            "JOB_RECORD_INVALID",
+        "JOB_RECORD_INVALID",
+    ),
+    (lambda record: changed_specification(record, parameters={"x": "\0"}), "JOB_RECORD_INVALID"),
+    (lambda record: changed_specification(record, batch_interval_ms=10**30), "JOB_RECORD_INVALID"),
+    (lambda record: msgspec.structs.replace(record, artifacts=record.artifacts[:1]), "JOB_RECORD_INVALID"),
+    (
+        lambda record: msgspec.structs.replace(
+            record, artifacts=tuple(msgspec.structs.replace(each, filename="../x.py") for each in record.artifacts)
         ),
-        (
-            lambda record: msgspec.structs.replace(
-                record, artifacts=tuple(msgspec.structs.replace(each, kind="ZIP") for each in record.artifacts)
-            ),
-            "JOB_RECORD_INVALID",
+        "JOB_RECORD_INVALID",
+    ),
+    (
+        lambda record: msgspec.structs.replace(
+            record, artifacts=tuple(msgspec.structs.replace(each, kind="ZIP") for each in record.artifacts)
         ),
-        (lambda record: changed_specification(record, parameters={"x": ["y"]}), "JOB_RECORD_INVALID"),
-        (lambda record: changed_specification(record, more=1), "JOB_RECORD_INVALID"),
-        (lambda record: changed_specification(record, parallelism=17), "PARALLELISM_OUT_OF_RANGE"),
-        (lambda record: changed_specification(record, secrets=["UNKNOWN"]), "SECRET_UNKNOWN"),
-        (
-            lambda record: changed_specification(record, spark_conf={"spark.driver.extraJavaOptions": "-x"}),
-            "SPARK_CONF_NOT_ALLOWED",
-        ),
-    ],
-)
-def test_a_record_that_no_request_could_have_made_is_refused(  # noqa: PLR0917
-    client: httpx.Client,
-    create: Callable[[str], Any],
-    lose_database: Callable[[], None],
-    store: LocalObjectStore,
-    change: Callable[[JobRecord], JobRecord],
-    code: str,
+        "JOB_RECORD_INVALID",
+    ),
+    (lambda record: changed_specification(record, parameters={"x": ["y"]}), "JOB_RECORD_INVALID"),
+    (lambda record: changed_specification(record, more=1), "JOB_RECORD_INVALID"),
+    (lambda record: changed_specification(record, parallelism=17), "PARALLELISM_OUT_OF_RANGE"),
+    (lambda record: changed_specification(record, secrets=["UNKNOWN"]), "SECRET_UNKNOWN"),
+    (
+        lambda record: changed_specification(record, spark_conf={"spark.driver.extraJavaOptions": "-x"}),
+        "SPARK_CONF_NOT_ALLOWED",
+    ),
+]
+
+
+def test_a_record_that_no_request_could_have_made_is_refused(
+    client: httpx.Client, create: Callable[[str], Any], lose_database: Callable[[], None], store: LocalObjectStore
 ) -> None:
     job = create("flights")
-    write_job_record(store, change(record_of(store, job)))
+    record = record_of(store, job)
     lose_database()
-    assert outcomes(client) == {job["id"]: code}
+    for change, code in WRONG_RECORDS:
+        wrong = change(record)
+        write_job_record(store, wrong)
+        assert outcomes(client) == {job["id"]: code}, wrong
     assert client.get("/v1/jobs").json()["jobs"] == client.get("/v1/artifacts").json()["artifacts"] == []
 
 
