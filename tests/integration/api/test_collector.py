@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def receiver() -> Iterator[tuple[str, list[tuple[str, str | None, Any]]]]:
         def log_message(self, *_: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", received
@@ -112,6 +112,7 @@ def test_a_collector_gets_metrics_and_the_traces_of_the_leader(
         assert [span["name"] for span in spans] == ["request SAVEPOINT", "SAVEPOINT flights"]
 
 
+@pytest.mark.real
 def test_all_operations_of_a_busy_moment_are_traced_in_requests_of_bounded_size(
     context: Context, job: dict[str, Any], clock: Clock
 ) -> None:
@@ -130,6 +131,7 @@ def test_all_operations_of_a_busy_moment_are_traced_in_requests_of_bounded_size(
     assert [len({span["traceId"] for span in spans}) for spans in traces] == [100, 1]
 
 
+@pytest.mark.real
 def test_a_collector_that_is_away_is_logged_once(context: Context, caplog: pytest.LogCaptureFixture) -> None:
     with receiver() as (address, _):
         pass

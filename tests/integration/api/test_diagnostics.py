@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 SECRET = "of-the-orders"  # noqa: S105 - the value that tests give it
 DRIVER = {"Authorization": "Bearer driver-1"}
@@ -78,6 +78,7 @@ def looked(client: httpx.Client, context: Context, job: dict[str, Any]) -> Looke
     return Looked(client, context, job_id)
 
 
+@pytest.mark.real
 def test_the_driver_gets_a_request_until_it_has_reported_and_the_report_has_no_secret(
     looked: Looked,
 ) -> None:
@@ -103,6 +104,7 @@ def test_the_driver_gets_a_request_until_it_has_reported_and_the_report_has_no_s
     assert listed == {name: value for name, value in shown.items() if name != "parts"}
 
 
+@pytest.mark.real
 def test_an_idle_driver_whose_report_repeats_itself_gets_the_request(looked: Looked) -> None:
     with looked.context.sessions.begin() as session:
         found = jobs.lock(session, looked.job_id)
@@ -194,6 +196,7 @@ def test_a_viewer_may_neither_request_nor_read(looked: Looked) -> None:
         assert b"ROLE_TOO_LOW" in archive.read("looked/missing.json")
 
 
+@pytest.mark.real
 def test_the_newest_diagnostics_are_kept_and_old_ones_are_removed(
     looked: Looked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

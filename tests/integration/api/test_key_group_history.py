@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 
 def test_the_key_groups_of_each_operator_are_shown_the_oldest_first(

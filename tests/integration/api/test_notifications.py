@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.support.servers.mail_receiver import MailReceiver
     from tests.support.servers.webhook_receiver import Received, WebhookReceiver
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 
 class KilledError(BaseException):
@@ -160,6 +160,7 @@ def test_a_message_arrives_signed_after_two_failures_always_with_the_same_id(
     assert client.get(f"/v1/subscriptions/{subscription['id']}").json()["pending_count"] == 0
 
 
+@pytest.mark.real
 def test_a_sender_that_dies_before_it_notes_the_result_sends_the_same_message_again(
     client: httpx.Client,
     job: dict[str, Any],
@@ -186,6 +187,7 @@ def test_a_sender_that_dies_before_it_notes_the_result_sends_the_same_message_ag
     assert [each["status"] for each in delivered(client, subscription)] == ["DELIVERED"]
 
 
+@pytest.mark.real
 def test_a_target_that_never_answers_ends_as_failed_and_an_event_says_so(
     client: httpx.Client, job: dict[str, Any], receiver: WebhookReceiver, outbox: Outbox
 ) -> None:
@@ -261,6 +263,7 @@ def test_a_revoked_token_takes_its_subscriptions_with_it(
     assert event["details"]["subscription_ids"] == [theirs["id"]]
 
 
+@pytest.mark.real
 def test_an_event_that_is_rolled_back_notifies_nobody(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 DECLARATION = ProgramDeclaration(
     (TOTALS,),
@@ -107,6 +107,7 @@ def test_a_program_is_loaded_as_no_jobs_user_and_shows_what_it_declares(
     assert (event["actor"], event["details"]["secrets"]) == ("operator-of-a", ["OF_A"])
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("loads")
 def test_a_failure_is_shown_with_secrets_masked(client: httpx.Client, program: str) -> None:
     body = {"parameters": {"fails": "now"}, "secrets": ["OF_A"]}
@@ -133,6 +134,7 @@ def test_what_a_new_job_of_the_user_may_not_have_is_refused_before_anything_is_l
     assert loads == []
 
 
+@pytest.mark.real
 def test_artifacts_of_other_tenants_and_roles_below_operator_are_refused(
     client: httpx.Client, program: str, loads: list[dict[str, Any]]
 ) -> None:
@@ -144,6 +146,7 @@ def test_artifacts_of_other_tenants_and_roles_below_operator_are_refused(
     assert loads == []
 
 
+@pytest.mark.real
 def test_a_user_checks_a_limited_number_of_programs_at_once(
     client: httpx.Client, context: Context, program: str, loads: list[dict[str, Any]]
 ) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.either_database
 
 
 @contextmanager
@@ -65,6 +65,7 @@ def test_a_token_gets_the_metrics_of_its_jobs_and_one_for_all_jobs_those_of_the_
     assert anonymous.get("/metrics", headers={"Authorization": "Bearer the-others"}).text == ""
 
 
+@pytest.mark.real
 def test_a_scrape_takes_as_many_statements_for_many_jobs_as_for_one(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_scrape_takes_as_many_statements_for_many_jobs_as_for_one(
     assert len(of_three) == len(of_one) <= 5
 
 
+@pytest.mark.real
 def test_a_scrape_reads_only_operations_with_a_downtime(context: Context, job: dict[str, Any]) -> None:
     def ended(name: str, **times: int) -> Operation:
         return Operation(
@@ -96,6 +98,7 @@ def test_a_scrape_reads_only_operations_with_a_downtime(context: Context, job: d
         assert rows_read(session, "operations") - before == 1
 
 
+@pytest.mark.real
 def test_a_part_of_the_last_report_is_read_where_it_suffices(context: Context, job: dict[str, Any]) -> None:
     reported = {"failures": {"times_ms": [1]}, "batches": 9}
     with context.sessions.begin() as session:

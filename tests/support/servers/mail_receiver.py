@@ -56,7 +56,7 @@ def mail_receiver() -> Iterator[MailReceiver]:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Dialogue) as server:
         server.daemon_threads = True
         receiver = MailReceiver(server.server_address[1])
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield receiver
