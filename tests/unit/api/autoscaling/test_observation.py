@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keyscale.api.autoscaling.facts import BatchFacts, Limits
+from keyscale.api.autoscaling.facts import BatchFacts, Limits, MoveFacts
 from keyscale.api.autoscaling.observation import (
     batches_of,
     division_of,
@@ -159,6 +159,15 @@ def test_the_last_move_and_the_moves_of_an_hour_count_from_the_end_of_their_resc
         (1, ScalingOutcome.FAILED),
         (2, ScalingOutcome.PENDING),
     ]
+
+
+@pytest.mark.parametrize("status", [None, *OperationStatus])
+def test_a_move_whose_operation_has_not_changed_the_parallelism_has_failed(status: OperationStatus | None) -> None:
+    operation = ("rescale", status, None)
+    move = PastDecision(1, ScalingVerdict.SCALE_UP, 2, 4, NOON_MS, None, 9.0, 5.0, ScalingOutcome.DELIVERED, *operation)
+    unchanged = {OperationStatus.FAILED, OperationStatus.ROLLED_BACK, OperationStatus.CANCELLED}
+    expected = ScalingOutcome.FAILED if status in unchanged else ScalingOutcome.DELIVERED
+    assert moves_of([move], NOON_MS) == (MoveFacts(NOON_MS, 2, 4, expected, 9.0, 5.0),)
 
 
 def test_the_rest_of_a_budget_lasts_until_midnight() -> None:

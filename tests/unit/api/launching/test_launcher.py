@@ -9,17 +9,19 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from keyscale.api.job_secrets import JobSecrets
+from keyscale.api.launching import launcher as launching
 from keyscale.api.launching import supervisor
 from keyscale.api.launching.driver_log import LOG_FILE, LogWriter
-from keyscale.api.launching.launcher import Launcher
+from keyscale.api.launching.launcher import Launcher, Seen
 from keyscale.api.launching.processes import ProcessState, kill_all, strays_of
 from keyscale.api.launching.supervisor import Output
 from keyscale.api.settings import Settings
@@ -83,6 +85,58 @@ def test_an_attempt_that_was_never_launched_is_unlaunched(launcher: Launcher) ->
 def test_an_attempt_of_another_host_is_unknown(launcher: Launcher) -> None:
     away = Attempt(job_id="job", number=1, launched_on="elsewhere.example")
     assert launcher.inspect(away).state is ProcessState.UNKNOWN
+
+
+ALIVE, DEAD, STARTING, UNKNOWN, UNLAUNCHED = (
+    ProcessState.ALIVE, ProcessState.DEAD, ProcessState.STARTING, ProcessState.UNKNOWN, ProcessState.UNLAUNCHED
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("supervised", "exit_code", "started", "columns", "expected"),
+    [
+        (True, None, None, {}, Seen(ALIVE)),
+        (True, None, None, {"pid": 7, "host": "elsewhere"}, Seen(ALIVE)),
+        (True, None, None, {"pid": 7}, Seen(STARTING, pids=frozenset({5, 7}))),
+        (True, 3, None, {"pid": 7}, Seen(DEAD, 3)),
+        (True, 0, None, {}, Seen(DEAD, 0)),
+        (False, None, None, {"pid": 7}, Seen(DEAD)),
+        (None, None, (29, None), {}, Seen(STARTING)),
+        (None, None, (30, None), {}, Seen(DEAD)),
+        (None, None, (1, 1), {}, Seen(DEAD)),
+        (None, None, (1, 1), {"attached_at_ms": 1}, Seen(UNKNOWN)),
+        (None, None, None, {"attached_at_ms": 1}, Seen(UNKNOWN)),
+        (None, 3, None, {}, Seen(UNLAUNCHED)),
+    ],
+)
+def test_the_state_of_a_run_follows_from_its_supervisor_its_exit_code_and_its_start(  # noqa: PLR0917
+    launcher: Launcher,
+    monkeypatch: pytest.MonkeyPatch,
+    supervised: bool | None,
+    exit_code: int | None,
+    started: tuple[int, int | None] | None,
+    columns: dict[str, Any],
+    expected: Seen,
+) -> None:
+    """`supervised`: whether the supervisor lives, None without one; `started`: seconds ago, and its end."""
+    now_s, polled = time.monotonic(), list[int]()
+    # The second attempt is a live rescale of the first run, which has its files.
+    run_directory = launcher._run_directory("job", 1)
+    found = None if supervised is None else SimpleNamespace(pid=5, is_alive=lambda: supervised)
+    monkeypatch.setattr(launching, "read_supervisor", {run_directory: found}.__getitem__)
+    monkeypatch.setattr(launching, "read_exit_code", {run_directory: exit_code}.__getitem__)
+    monkeypatch.setattr(launching, "driver_state", lambda *pids: {(7, 5): STARTING}[pids])
+    monkeypatch.setattr(launching.time, "monotonic", lambda: now_s)
+    if started is not None:
+        process: Any = SimpleNamespace(poll=lambda: started[1])
+        launcher._launched["job", 1] = (now_s - started[0], process)
+    else:
+        launcher._launched["job", 2] = (now_s, SimpleNamespace(poll=lambda: polled.append(1)))
+    attempt = Attempt(job_id="job", number=2, run=1, launched_on=launcher.place)
+    for name, value in {"host": launcher.host, **columns}.items():
+        setattr(attempt, name, value)
+    assert launcher.inspect(attempt) == expected
+    assert polled == [], "another run"
 
 
 def log_of(launcher: Launcher, attempt: int) -> bytes:

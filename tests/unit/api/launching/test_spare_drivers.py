@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import sys
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 import pytest
 
 from keyscale.api.launching import spare_supervisor
-from keyscale.api.launching.driver_start import DriverStart
+from keyscale.api.launching.driver_start import DriverStart, StartPattern
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.processes import ProcessState, read_supervisor
+from keyscale.api.launching.spare_drivers import Spare, SpareDrivers
 from keyscale.api.launching.spare_supervisor import Driver
 from keyscale.api.settings import Settings
 from keyscale.db.models import Attempt
@@ -215,6 +217,67 @@ def test_a_spare_whose_supervisor_was_killed_takes_no_run(launcher: Launcher, tm
     assert launcher.spares.living() == []
     assert launcher.spares.failures == 1
     wait_until(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE)
+
+
+class PlayedSupervisor:
+    """The supervisor of a spare, which takes its run unless its pipe is broken."""
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self.is_broken, self.returncode, self.said = is_broken, None, b""
+        self.stdin, self.ended = self, list[str]()
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def write(self, line: bytes) -> None:
+        if self.is_broken:
+            raise BrokenPipeError
+        self.said += line
+
+    def close(self) -> None:
+        self.ended.append("close")
+
+    def kill(self) -> None:
+        self.ended.append("kill")
+        self.returncode = -signal.SIGKILL
+
+    def wait(self) -> None:
+        self.ended.append("wait")
+
+
+def test_a_spare_that_cannot_take_its_run_is_ended_and_the_next_one_takes_the_run(tmp_path: Path) -> None:
+    start = DriverStart(
+        tmp_path / "runs" / "job" / "1", ["driver"], {"KEYSCALE_WORK_DIR": f"{tmp_path}/runs/job/1/work"}
+    )
+    removed: list[str] = []
+    spares = SpareDrivers(tmp_path, cast("Any", SimpleNamespace(remove=removed.append)))
+    pattern = start.pattern
+    assert pattern is not None
+    # Warm ones come first, then the oldest; a spare with another pattern takes nothing.
+    played = {"a": (5.0, True), "b": (2.0, False), "c": (7.0, True), "d": (1.0, False)}
+    supervisors = {letter: PlayedSupervisor(is_broken=letter == "a") for letter in played}
+    for letter, (started_s, is_warm) in played.items():
+        directory = tmp_path / (letter * 32)
+        directory.mkdir()
+        if is_warm:
+            (directory / "ready").touch()
+        own = pattern if letter != "d" else StartPattern(("other",), frozenset())
+        spares._spares.append(Spare(directory.name, directory, own, cast("Any", supervisors[letter]), started_s))
+    assert spares.take(start) is supervisors["c"]
+    assert json.loads(supervisors["c"].said) == {
+        "run": str(start.directory),
+        "command": ["driver"],
+        "variables": start.variables,
+        "of_spare": {"KEYSCALE_WORK_DIR": f"{tmp_path}/{32 * 'c'}/work"},
+    }
+    assert (supervisors["a"].ended, removed) == (["kill", "wait", "close"], [32 * "a"])
+    assert not (tmp_path / (32 * "a")).exists()
+    assert spares.take(start) is supervisors["b"]
+    assert spares.take(start) is None
+    assert [spare.name for spare in spares.living()] == [32 * "d"]
+    supervisors["d"].returncode = 3
+    assert (spares.living(), spares.failures) == ([], 1), "a spare that ends by itself is noticed once"
+    assert (spares.living(), spares.failures, removed[1:]) == ([], 1, [32 * "d"])
 
 
 def test_spares_end_with_their_control_plane(launcher: Launcher, tmp_path: Path) -> None:

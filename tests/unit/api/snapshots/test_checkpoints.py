@@ -77,16 +77,31 @@ def test_each_value_of_a_subtask_is_shown_as_itself() -> None:
 
 
 def test_an_operator_is_the_sum_of_its_subtasks_and_its_summary_is_of_those_that_have_answered() -> None:
-    late = part(4, IN_PROGRESS, ack_timestamp=None, state_size=1000)
+    unanswered = (
+        "checkpointed_size",
+        "entries",
+        "end_to_end_duration",
+        "sync_duration",
+        "async_duration",
+        "start_delay",
+    )
+    late = part(4, IN_PROGRESS, ack_timestamp=None, state_size=1000, **dict.fromkeys(unanswered, 0))
     shown = _operator("count", [part(1), part(3, distinct_size=2, sync_duration=8), late], 90)
-    assert (shown.status, shown.latest_ack_timestamp, shown.end_to_end_duration) == (IN_PROGRESS, 103, 13)
-    assert (shown.checkpointed_size, shown.state_size, shown.entries) == (15, 1012, 21)
+    assert (shown.uid, shown.status, shown.latest_ack_timestamp) == ("count", IN_PROGRESS, 103)
+    assert shown.end_to_end_duration == 13
+    assert (shown.checkpointed_size, shown.state_size, shown.entries) == (10, 1012, 14)
     assert (shown.num_subtasks, shown.num_acknowledged_subtasks) == (3, 2)
-    summary = shown.summary
-    assert (summary.state_size.min, summary.state_size.max) == (10, 30)
-    assert (summary.checkpoint_duration.sync.max, summary.checkpoint_duration.async_.max) == (8, 3)
-    assert (summary.start_delay.max, summary.end_to_end_duration.max, summary.entries.max) == (4, 1, 7)
-    assert summary.checkpointed_size.max == 5
+    summary = shown.summary.model_dump(by_alias=True)
+    durations = summary.pop("checkpoint_duration")
+    assert {name: (each["min"], each["max"], each["avg"]) for name, each in {**summary, **durations}.items()} == {
+        "checkpointed_size": (5, 5, 5),
+        "state_size": (10, 30, 20),
+        "entries": (7, 7, 7),
+        "end_to_end_duration": (1, 1, 1),
+        "sync": (2, 8, 5),
+        "async": (3, 3, 3),
+        "start_delay": (4, 4, 4),
+    }
     assert _operator("count", [part(1, ack_timestamp=80)], 90).end_to_end_duration == 0
     assert _operator("count", [late], 90).end_to_end_duration == 0
 
