@@ -928,7 +928,6 @@ def test_a_limited_number_of_failures_is_kept(
         assert exceptions.list_page(session, job["id"], PageRequest(10)).rows == []
 
 
-@pytest.mark.real
 class TestRepetitions:
     """Heartbeats of an idle driver to which nothing has happened."""
 
@@ -963,6 +962,7 @@ class TestRepetitions:
 
         return look
 
+    @pytest.mark.real
     def test_a_repetition_is_one_statement_that_stores_its_time(
         self, context: Context, driver: Driver, number: int, seen: Callable[[int], Any]
     ) -> None:

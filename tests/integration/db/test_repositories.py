@@ -559,7 +559,6 @@ class TestChanges:
 
 
 class TestCommands:
-    @pytest.mark.real
     @pytest.mark.parametrize(
         ("columns", "command", "is_wanted"),
         [
@@ -821,6 +820,76 @@ class TestCheckpoints:
         by_id = checkpoints.find_savepoint(rows.session, "mine", "s")
         by_path = checkpoints.find_by_path(rows.session, "mine", "here")
         assert (by_id and by_id.checkpoint_id, by_path and by_path.checkpoint_id) == (2, 2)
+
+    def test_a_savepoint_that_was_published_but_not_reported_is_stored_for_its_own_attempt(self, rows: Rows) -> None:
+        operation = rows.change("s", kind=OperationKind.STOP, old_attempt=3, new_attempt=4)
+        published = {"location": "there", "batch_id": 7, "state_size": 90, "created_at_ms": 50}
+        checkpoints.store_published(rows.session, operation, checkpoint_id=5, **published)
+        rows.session.flush()
+        stored = rows.session.get_one(Checkpoint, ("mine", 5), populate_existing=True)
+        columns = {name: getattr(stored, name) for name in Checkpoint.__table__.columns.keys()}  # noqa: SIM118 - no dictionary
+        assert {name: value for name, value in columns.items() if value is not None} == {
+            "job_id": "mine",
+            "checkpoint_id": 5,
+            "attempt": 3,
+            "status": COMPLETED,
+            "is_savepoint": True,
+            "savepoint_id": "s",
+            "owner": SnapshotOwner.USER,
+            "trigger_timestamp": 50,
+            "latest_ack_timestamp": 50,
+            "end_to_end_duration": 0,
+            "checkpointed_size": 90,
+            "state_size": 90,
+            "processed_records": 0,
+            "external_path": "there",
+            "batch_id": 7,
+            "num_subtasks": 0,
+            "num_acknowledged_subtasks": 0,
+        }
+
+    @pytest.mark.parametrize("status", CheckpointStatus)
+    def test_a_reported_savepoint_is_completed_if_it_is_the_same_and_has_not_ended_well(
+        self, rows: Rows, status: CheckpointStatus
+    ) -> None:
+        operation = rows.change("s", old_attempt=3)
+        failed = {"failure_timestamp": 1, "failure_message": "lost"}
+        mine = rows.checkpoint(5, status, savepoint_id="s", attempt=2, state_size=1, checkpointed_size=2, **failed)
+        another = rows.checkpoint(6, status, savepoint_id="t", state_size=1, **failed)
+        published = {"location": "there", "batch_id": 7, "state_size": 90, "created_at_ms": 99}
+        for number in (5, 6):
+            checkpoints.store_published(rows.session, operation, checkpoint_id=number, **published)
+        rows.session.flush()
+        rows.session.expire_all()
+        is_completed = status in {FAILED, CheckpointStatus.IN_PROGRESS}
+        changed = (
+            (COMPLETED, "there", 7, 90, 99, None, None) if is_completed else (status, None, None, 1, 55, 1, "lost")
+        )
+        names = ("status", "external_path", "batch_id", "state_size", "latest_ack_timestamp", *failed)
+        assert tuple(getattr(mine, name) for name in names) == changed
+        assert (mine.attempt, mine.trigger_timestamp, mine.checkpointed_size) == (2, 50, 2), "as reported"
+        assert (another.status, another.external_path, another.state_size) == (status, None, 1)
+
+    def test_a_savepoint_of_changed_state_is_outside_the_jobs_history_and_its_users(self, rows: Rows) -> None:
+        facts = {"location": "there", "batch_id": 7, "state_size": 90, "created_at_ms": 50}
+        checkpoints.store_changed(rows.session, "mine", "s", checkpoint_id=5, **facts)
+        rows.session.flush()
+        stored = rows.session.get_one(Checkpoint, ("mine", 5), populate_existing=True)
+        assert (stored.attempt, stored.owner, stored.savepoint_id) == (0, SnapshotOwner.USER, "s")
+        assert (stored.status, stored.is_savepoint, stored.external_path) == (COMPLETED, True, "there")
+        assert (stored.batch_id, stored.state_size, stored.checkpointed_size) == (7, 90, 90)
+        assert (stored.trigger_timestamp, stored.latest_ack_timestamp) == (50, 50)
+
+    def test_checkpoints_of_the_asked_statuses_and_of_one_job_are_listed(self, rows: Rows) -> None:
+        for number, status in enumerate((COMPLETED, FAILED, SUBSUMED, COMPLETED), 1):
+            rows.checkpoint(number, status)
+        rows.checkpoint(9, job_id="other")
+
+        def listed(*statuses: CheckpointStatus) -> list[int]:
+            found = checkpoints.list_page(rows.session, "mine", PageRequest(), statuses=statuses)
+            return [each.checkpoint_id for each in found.rows]
+
+        assert (listed(), listed(FAILED, SUBSUMED), listed(COMPLETED)) == ([4, 3, 2, 1], [3, 2], [4, 1])
 
     def test_requested_deletions_are_carried_out_in_the_order_of_the_requests(self, rows: Rows) -> None:
         rows.checkpoint(5, is_savepoint=True, external_path="five")
@@ -1186,6 +1255,62 @@ class TestDeliveries:
         assert (stored.status, stored.next_at_ms, stored.ended_at_ms) == (DeliveryStatus.FAILED, None, 70)
         assert not self.settle(rows, "a0", 2, DeliveryStatus.DELIVERED, None), "its result is final"
         assert subscriptions.counts(rows.session) == {"a": (1, 1)}
+
+    def test_an_event_goes_to_the_subscriptions_of_its_kind_that_cover_its_job(self, rows: Rows) -> None:
+        rows.set_job(labels={"team": "a", "env": "test"})
+        rows.set_job("other", labels={"team": "b"})
+        covering = {
+            "all": {},
+            "name": {"job_names": ["mine-name"]},
+            "id": {"job_names": ["mine", "other"]},
+            "labels": {"job_labels": {"team": "a", "env": "test"}},
+            "foreign label": {"job_labels": {"team": "b"}},
+            "owner of other": {"owner_job_names": ["other"]},
+            "owner of team": {"job_names": ["mine"], "owner_job_labels": {"team": "a"}},
+            "owner of one": {"owner_any_labels": [["team", "c"], ["env", "test"]]},
+            "owner of none": {"job_names": ["mine"], "owner_any_labels": [["team", "c"]]},
+        }
+        for name, columns in covering.items():
+            self.add(rows, name)
+            for column, value in {"kinds": ["JOB_FAILED", "OPERATION_FAILED"], **columns}.items():
+                setattr(rows.session.get_one(Subscription, name), column, value)
+        self.add(rows, "other kind")
+        rows.session.get_one(Subscription, "other kind").kinds = ["STORE_AWAY"]
+        rows.session.flush()
+
+        def told(kind: str, job_id: str | None, at_ms: int = 40) -> set[str]:
+            event = Event(at_ms=at_ms, kind=kind, actor="system", message="m", details={}, job_id=job_id)
+            rows.session.add(event)
+            subscriptions.notify(rows.session, event)
+            rows.session.flush()
+            found = rows.session.scalars(select(Delivery).where(Delivery.event_id == event.id)).all()
+            assert all((each.created_at_ms, each.next_at_ms) == (at_ms, at_ms) for each in found)
+            assert {each.status for each in found} <= {DeliveryStatus.PENDING}
+            assert all(each.id.startswith("msg_") for each in found)
+            return {each.subscription_id for each in found}
+
+        mine = {"all", "name", "id", "labels", "owner of team", "owner of one"}
+        assert told("JOB_FAILED", "mine") == mine
+        assert told("RESCALE_FAILED", "mine") == mine, "its kind is OPERATION_FAILED"
+        assert told("JOB_FAILED", "other") == {"all", "id", "foreign label", "owner of other"}
+        assert told("JOB_FAILED", None) == {"all"}, "of the platform: no choice of jobs and no scope covers it"
+        assert told("JOB_FAILED", "deleted") == set()
+        assert told("STORE_AWAY", None) == {"other kind"}
+        assert told("STORE_AWAY_ENDED", "mine") == {"other kind"}
+        assert told("JOB_CREATED", "mine") == set(), "no notification is about it"
+
+    def test_subscriptions_of_a_channel_are_listed_and_an_owners_are_removed(self, rows: Rows) -> None:
+        for name, channel in (("a", Channel.WEBHOOK), ("b", Channel.MAIL), ("c", Channel.SLACK)):
+            self.add(rows, name, 5, channel=channel)
+        rows.session.get_one(Subscription, "b").owner_id = "bob"
+        rows.session.flush()
+        listed = subscriptions.list_all(rows.session, None, (Channel.MAIL, Channel.SLACK))
+        assert [each.id for each in listed] == ["b", "c"]
+        assert [each.id for each in subscriptions.list_all(rows.session, "ann", (Channel.MAIL,))] == []
+        assert subscriptions.count(rows.session) == 3
+        assert sorted(subscriptions.remove_of(rows.session, "ann")) == ["a", "c"]
+        assert [each.id for each in subscriptions.list_all(rows.session, None)] == ["b"]
+        assert list(rows.session.scalars(select(Delivery.id))) == ["b0"]
 
     def test_subscriptions_and_their_deliveries_are_listed_with_the_newest_first(self, rows: Rows) -> None:
         for name in ("b", "a"):
@@ -1565,7 +1690,6 @@ class TestHistory:
             page = None if found.next is None else PageRequest(limit=limit, after=found.next)
         assert seen == [5, 4, 3, 1, 0]
 
-    @pytest.mark.real
     def test_only_ended_attempts_without_processes_beyond_the_kept_ones_are_removed(self, rows: Rows) -> None:
         for number, columns in enumerate(({"reaped": True}, {"reaped": False}, {"reaped": True}, {"reaped": True}), 1):
             rows.attempt(number, **columns)
@@ -1575,7 +1699,6 @@ class TestHistory:
         assert history.remove_attempts(rows.session, "mine", keep=0, some=10) == 1
         assert attempts.numbers_of(rows.session, ["mine"]) == {"mine": {2, 5}}
 
-    @pytest.mark.real
     def test_only_ended_operations_beyond_the_kept_ones_and_without_attempts_are_removed(self, rows: Rows) -> None:
         rows.attempt(2)
         for at_ms, (name, columns) in enumerate(
@@ -1598,7 +1721,6 @@ class TestHistory:
         assert kept == ["newest", "newest but one", "waiting", "running", "made a kept attempt", "of a kept attempt"]
         assert len(operations.list_page(rows.session, "other", PageRequest()).rows) == 1
 
-    @pytest.mark.real
     def test_removed_checkpoints_are_summed_up_by_day_and_complete_or_needed_ones_stay(self, rows: Rows) -> None:
         day_ms = 86_400_000
         for number, status, columns in (
@@ -1619,7 +1741,35 @@ class TestHistory:
         assert (first.day, first.completed, first.failed, first.state_size_max) == (0, 1, 1, 2)
         assert (second.day, second.completed, second.failed, second.checkpointed_size) == (1, 1, 0, 6)
 
-    @pytest.mark.real
+    def test_checkpoints_that_are_removed_later_are_added_to_their_days_and_a_few_go_at_once(self, rows: Rows) -> None:
+        for number, size in ((1, 5), (2, 9), (3, 7)):
+            sizes = {"state_size": size, "checkpointed_size": size, "end_to_end_duration": size}
+            rows.checkpoint(number, FAILED if number == 2 else SUBSUMED, processed_records=size, **sizes)
+        rows.checkpoint(4)
+        rows.checkpoint(1, SUBSUMED, job_id="other")
+        assert [history.remove_checkpoints(rows.session, "mine", keep=1, some=2) for _ in range(3)] == [2, 1, 0]
+        [day] = rows.session.scalars(select(CheckpointDay)).all()
+        assert (day.job_id, day.day, day.completed, day.failed) == ("mine", 0, 2, 1)
+        assert (day.checkpointed_size, day.processed_records, day.state_size_max) == (21, 21, 9)
+        assert (day.end_to_end_duration, day.end_to_end_duration_max) == (21, 9)
+
+    def test_the_subtasks_of_old_snapshots_without_objects_are_removed(self, rows: Rows) -> None:
+        statuses = (COMPLETED, SUBSUMED, FAILED, CheckpointStatus.DISCARDED, SUBSUMED)
+        for number, status in enumerate(statuses, 1):
+            checkpoints.store_subtasks(rows.session, rows.checkpoint(number, status), parts(number, [0, 1]))
+        foreign = rows.checkpoint(2, SUBSUMED, job_id="other")
+        checkpoints.store_subtasks(rows.session, foreign, parts(2, [0]))
+        assert [history.remove_subtasks(rows.session, "mine", keep=1, some=4) for _ in range(3)] == [4, 2, 0]
+        kept = rows.session.execute(select(CheckpointSubtask.job_id, CheckpointSubtask.checkpoint_id).distinct())
+        assert set(map(tuple, kept)) == {("mine", 1), ("mine", 5), ("other", 2)}
+
+    def test_refused_requests_and_other_events_each_have_a_number_that_is_kept(self, rows: Rows) -> None:
+        for number in range(1, 9):
+            self.record(rows, number, kind="ACCESS_DENIED" if number % 2 else "A")
+        assert [history.remove_most_events(rows.session, keep=2, some=1) for _ in range(3)] == [1, 1, 0]
+        assert [history.remove_refusals(rows.session, keep=1, some=2) for _ in range(3)] == [2, 1, 0]
+        assert set(rows.session.scalars(select(Event.at_ms))) == {6, 8, 7}
+
     def test_old_events_go_from_the_moment_on_that_is_kept(self, rows: Rows) -> None:
         for at_ms in (10, 20, 30):
             self.record(rows, at_ms)

@@ -1,7 +1,7 @@
 """A database in the memory of pytest's process, for fast tests of what the platform writes and reads.
 
-SQLite takes PostgreSQL's place, with the tables of the models. It has no locks of rows, no data-modifying `WITH`, no
-arrays and no system columns; a test whose query needs them runs on PostgreSQL alone.
+SQLite takes PostgreSQL's place, with the tables of the models. It has no locks of rows, no arrays and no system columns
+such as `xmin`; a test whose query needs them runs on PostgreSQL alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 from sqlalchemy.schema import CreateColumn
 
 from keyscale.db.models import Job, Leader, ReplicaKey
-from tests.support.servers.sqlite_statement import sqlite_statement
+from tests.support.servers.sqlite_statement import sqlite_parts, sqlite_statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,6 +104,7 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
     connection.create_function("least", -1, lambda *values: min(_known(values), default=None))
     connection.create_function("greatest", -1, lambda *values: max(_known(values), default=None))
     connection.create_function("jsonb_contains", 2, _contains)
+    connection.create_function("jsonb_is", 2, lambda one, other: None if one is None else _same(one, other))
     connection.create_function("jsonb_has_any", 2, _has_any)
 
 
@@ -113,10 +114,16 @@ def _begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _translate(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> tuple[str, Any]:
-    if isinstance(parameters, tuple):
-        parameters = tuple(json.dumps(value) if isinstance(value, list) else value for value in parameters)
-    return sqlite_statement(statement), parameters
+def _translate(
+    _connection: object, cursor: sqlite3.Cursor, statement: str, parameters: Any, *_: object
+) -> tuple[str, Any]:
+    if not isinstance(parameters, tuple):
+        return sqlite_statement(statement), parameters
+    parameters = tuple(json.dumps(value) if isinstance(value, list) else value for value in parameters)
+    *first, last = sqlite_parts(statement, parameters)
+    for part in first:
+        cursor.execute(*part)
+    return last
 
 
 def _known(values: Sequence[Any]) -> list[Any]:
@@ -137,6 +144,10 @@ def _holds(document: Any, part: Any) -> bool:
     if isinstance(part, list):
         return isinstance(document, list) and all(any(_holds(found, value) for found in document) for value in part)
     return bool(document == part)
+
+
+def _same(one: str, other: str) -> bool:
+    return bool(json.loads(one) == json.loads(other))
 
 
 def _has_any(document: str | None, names: str) -> bool | None:

@@ -6,14 +6,22 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.dialects.postgresql import JSONB
 
 from keyscale.db.models import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+Parameters = tuple[Any, ...]
+_DOCUMENTS = {
+    column.name for table in Job.metadata.tables.values() for column in table.columns if isinstance(column.type, JSONB)
+}
 _VALUE = r"(\?|[\w.]+)"
+_MODIFYING_WITH = re.compile(r"\s*WITH \w+ AS \(\s*DELETE ")
+_CHANGING_BY_OTHERS = re.compile(r"\s*UPDATE (\w+) (\w+) SET (.*?)\s+FROM (\w+ \w+, .*)RETURNING (.*)", re.DOTALL)
 
 
 @cache
@@ -24,7 +32,51 @@ def sqlite_statement(statement: str) -> str:
     """
     for pattern, replacement in _RULES:
         statement = re.sub(pattern, replacement, statement)
-    return _without_lateral(statement)
+    return _without_lateral(_without_places(statement))
+
+
+def sqlite_parts(statement: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
+    """Returns the statements, with their parameters, that do one after the other what a statement does in PostgreSQL.
+
+    SQLite cannot change rows within a `WITH`, nor return columns of another table than the changed one. A temporary
+    table keeps the rows instead.
+    """
+    statement = sqlite_statement(statement)
+    if _MODIFYING_WITH.match(statement):
+        return list(_parts_of_with(statement, parameters))
+    if changing := _CHANGING_BY_OTHERS.fullmatch(statement):
+        table, alias, values, of_rows, returned = changing.groups()
+        found = parameters[values.count("?") :]
+        changed = f"SELECT {returned} FROM {table} AS {alias}, {of_rows}"
+        return [
+            *_as_table("changed", changed, found),
+            (f"UPDATE {table} AS {alias} SET {values} FROM {of_rows}", parameters),
+            (f"SELECT {', '.join(map(_read, returned.split(', ')))} FROM changed", ()),
+        ]
+    return [(statement, parameters)]
+
+
+def _parts_of_with(statement: str, parameters: Parameters) -> Iterator[tuple[str, Parameters]]:
+    rest = statement.lstrip().removeprefix("WITH")
+    while named := re.match(r",?\s*(\w+) AS \(", rest):
+        body, rest = _closed(rest[named.end() :])
+        used, parameters = parameters[: body.count("?")], parameters[body.count("?") :]
+        deleting = re.fullmatch(r"\s*DELETE (FROM \w+ WHERE .*)RETURNING .*", body, re.DOTALL)
+        if deleting is None:
+            yield body, used
+        else:
+            yield from _as_table(named[1], f"SELECT * {deleting[1]}", used)
+            yield f"DELETE {deleting[1]}", used
+    yield rest, parameters
+
+
+def _read(column: str) -> str:
+    name = column.strip().rpartition(".")[2]
+    return f'{name} AS "{name} [array]"' if name in _DOCUMENTS else name  # the driver reads the name's type
+
+
+def _as_table(name: str, query: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
+    return [(f"DROP TABLE IF EXISTS temp.{name}", ()), (f"CREATE TEMP TABLE {name} AS {query}", parameters)]
 
 
 def _named_columns(values: re.Match[str]) -> str:
@@ -32,6 +84,14 @@ def _named_columns(values: re.Match[str]) -> str:
     first, *others = re.split(r"\),\s*\(", rows.strip().removeprefix("(").removesuffix(")"))
     named = ", ".join(f"{value} AS {name}" for value, name in zip(first.split(", "), names.split(", "), strict=True))
     return f"({' UNION ALL '.join(f'SELECT {row}' for row in (named, *others))}) AS {table}"
+
+
+def _rows_of_lists(lists: re.Match[str]) -> str:
+    _, table, names = lists.groups()
+    first, *others = names.split(", ")
+    columns = ", ".join(f"{name}.value AS {name}" for name in (first, *others))
+    joined = "".join(f" JOIN json_each(?) AS {name} ON {name}.key = {first}.key" for name in others)
+    return f"(SELECT {columns} FROM json_each(?) AS {first}{joined}) AS {table}"
 
 
 def _record(table: re.Match[str]) -> str:
@@ -42,7 +102,11 @@ def _record(table: re.Match[str]) -> str:
 
 _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"::\w+(\[\])?", ""),
-    (rf"(?i)CAST\({_VALUE} AS (jsonb|text\[\])\)", r"\1"),
+    (rf"{_VALUE} = CAST\(\? AS jsonb\)", r"jsonb_is(\1, ?)"),
+    (r" FOR UPDATE\b", ""),
+    (r"OFFSET (\?) LIMIT 1\b", r"LIMIT 1 OFFSET \1"),
+    (rf"(?i)CAST\({_VALUE} AS (jsonb|text\[\]|bigint\[\])\)", r"\1"),
+    (r"unnest\((\?(?:, \?)*)\)\s+AS (\w+)\(([^)]*)\)", _rows_of_lists),
     (r"SELECT\s+FROM", "SELECT 1 FROM"),
     (r"(?i)extract\(epoch FROM \w+\(\)\)", "clock_seconds()"),
     (r"CAST\(STRFTIME\('%s', clock_timestamp\(\)\) AS INTEGER\)", "clock_seconds()"),
@@ -59,6 +123,15 @@ _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"jsonb_populate_record\(CAST\(NULL AS (\w+)\), \?\)", _record),
     (r"( AS point)(\s+ON CONFLICT)", r"\1 WHERE true\2"),  # or else the conflict would be a join's condition
 ]
+
+
+def _without_places(statement: str) -> str:
+    """Finds rows by SQLite's place of a row instead of PostgreSQL's."""
+    before, found, rest = statement.partition("ctid = ANY (ARRAY(")
+    if not found:
+        return statement
+    inner, after = _closed(rest)
+    return f"{before}rowid IN ({inner.replace('ctid', 'rowid')}{after}"
 
 
 def _without_lateral(statement: str) -> str:
