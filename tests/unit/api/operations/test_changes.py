@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from keyscale.api.access.principal import Principal
 from keyscale.api.errors import (
     LastStateTooOldError,
+    OutputWithdrawnError,
     RevisionConflictError,
     RevisionRequiredError,
+    RevisionWithoutSavepointError,
 )
 from keyscale.api.lifecycle.requests import Change
+from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.operations import changes as service
-from keyscale.api.operations.schemas.change import UpdateRequest
+from keyscale.api.operations.schemas.change import RollbackRequest, UpdateRequest
 from keyscale.db.models import Attempt, Checkpoint, Job, Operation, Revision
 from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
 from keyscale.jobs.protocol.specification import JobSpec, changed
-from keyscale.vocabulary import JobStatus, OperationKind, Role, UpgradeMode
+from keyscale.vocabulary import JobStatus, OperationKind, RestoreMode, Role, UpgradeMode
 
 SESSION: Any = None
 NOW_MS = 10_000
@@ -199,3 +203,140 @@ def test_a_change_of_a_running_job_is_planned_before_anything_stops(
     if is_planned:
         with pytest.raises(RevisionConflictError):
             service._plan_first(context, user, "flights", request, change, '"2"')
+
+
+EARLIER = Restore("asked-before", RestoreMode.STATELESS)
+
+
+@pytest.mark.parametrize(
+    ("change", "pending", "expected"),
+    [
+        ({}, EARLIER, None),
+        ({"mode": STATELESS}, EARLIER, Restore("new", RestoreMode.STATELESS)),
+        ({"mode": STATELESS, "rewind_to": "file:///s", "allow_non_restored_state": True}, None,
+         Restore("new", RestoreMode.STATELESS)),
+        ({"rewind_to": "file:///s"}, EARLIER, Restore("new", RestoreMode.REWIND, "file:///s")),
+        ({"rewind_to": "file:///s", "allow_non_restored_state": True}, None,
+         Restore("new", RestoreMode.REWIND, "file:///s", allow_non_restored_state=True)),
+        ({"allow_non_restored_state": True}, None, Restore("new", allow_non_restored_state=True)),
+        ({"allow_non_restored_state": True}, EARLIER,
+         Restore("asked-before", RestoreMode.STATELESS, allow_non_restored_state=True)),
+    ],
+)  # fmt: skip
+def test_a_job_that_does_not_run_starts_as_its_change_says(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], pending: Restore | None, expected: Restore | None
+) -> None:
+    selected: list[Any] = []
+    stored: list[Restore] = []
+    monkeypatch.setattr(service, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="new")))
+    monkeypatch.setattr(service.requests, "select_revision", lambda _, job, to: selected.append((job.id, to.number)))
+    monkeypatch.setattr(service.JobTransaction, "pending_restore", lambda _: pending)
+    monkeypatch.setattr(service.JobTransaction, "set_pending_restore", lambda _, restore: stored.append(restore))
+    service._change_settled(SESSION, Job(id="job"), Change(OperationKind.UPGRADE, revision(2), **change))
+    assert (selected, stored) == ([("job", 2)], [] if expected is None else [expected])
+
+
+@pytest.mark.parametrize(
+    ("facts", "begun"),
+    [
+        ({"status": JobStatus.STOPPED}, "settled"),
+        ({"status": JobStatus.FAILED, "mode": LAST_STATE}, "settled"),
+        ({"changed": {"batch_interval_ms": 9}}, "followed"),
+        ({"changed": {"batch_interval_ms": 9}, "mode": LAST_STATE}, LAST_STATE),
+        ({"changed": {"batch_interval_ms": 9}, "rewind_to": "file:///s"}, SAVEPOINT),
+        ({"changed": {"parameters": {"a": "b"}}}, SAVEPOINT),
+        ({"changed": {"parameters": {"a": "b"}}, "is_failing": True}, LAST_STATE),
+        ({"changed": {"parameters": {"a": "b"}}, "is_failing": True, "mode": STATELESS}, STATELESS),
+        ({"changed": {"parallelism": 4}, "is_failing": True, "kind": OperationKind.RESCALE}, SAVEPOINT),
+    ],
+)
+def test_a_change_begins_as_its_job_allows(monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], begun: Any) -> None:
+    noted: list[Any] = []
+    before, to = revision(1), revision(2, **facts.get("changed", {"parallelism": 2}))
+    required: list[Any] = []
+    monkeypatch.setattr(service.revisions, "current", lambda *_: before)
+    monkeypatch.setattr(service, "is_failing", lambda *_: facts.get("is_failing", False))
+    monkeypatch.setattr(service, "_change_settled", lambda *_: noted.append("settled"))
+    monkeypatch.setattr(service.requests, "adjust", lambda _, __, to, user: noted.append(("followed", to.number, user)))
+    monkeypatch.setattr(service.requests, "require_changeable", lambda _, __, *what: required.append(what))
+    monkeypatch.setattr(service.requests, "change", lambda *given, approved: (given[2:], approved))
+    monkeypatch.setattr(
+        service.requests, "record_done", lambda *given, before, to, **more: (given[2:], before.number, to.number, more)
+    )
+    kind = facts.get("kind", OperationKind.UPGRADE)
+    change = Change(kind, to, facts.get("mode", SAVEPOINT), rewind_to=facts.get("rewind_to"))
+    job, user = Job(id="job", status=facts.get("status", JobStatus.RUNNING)), cast("Any", "user")
+    answer = cast("Any", service._begin(SESSION, job, user, "o", change, cast("Any", "waited")))
+    if isinstance(begun, UpgradeMode):
+        assert answer == (("user", "o", replace(change, mode=begun)), "waited")
+        assert (required, noted) == ([(kind, begun)], [])
+    else:
+        assert answer == (("user", "o"), 1, 2, {"kind": kind, "approved": "waited"})
+        assert (required, noted) == ([], [begun if begun == "settled" else ("followed", 2, "user")])
+
+
+@pytest.mark.parametrize("state", ["SAVEPOINT", "CURRENT"])
+def test_a_rollback_takes_the_savepoint_of_its_revision_or_the_present_state(
+    monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    noted: list[Any] = []
+    job, context = Job(id="job", revision=4), cast("Any", SimpleNamespace(reads=lambda: nullcontext(None)))
+    of_revision = {2: revision(2, parallelism=8), 4: revision(4)}
+
+    def plan_first(_: Any, user: Any, name: str, __: Any, change: Any) -> None:
+        noted.append(("planned", user, name, change(None).parallelism))
+
+    def carry_out(_: Any, name: str, kind: Any, __: Any, begin: Any) -> Any:
+        return name, kind, begin(SESSION, job, "o")
+
+    monkeypatch.setattr(service, "require_job", lambda _, name: {"flights": job}[name])
+    monkeypatch.setattr(service, "require_revision", lambda _, __, number: of_revision[number])
+    monkeypatch.setattr(service.revisions, "current", lambda *_: of_revision[4])
+    monkeypatch.setattr(service.operations, "last_savepoint_of", lambda _, *of: {("job", 2): "file:///s"}.get(of))
+    monkeypatch.setattr(service, "check_specification", lambda _, spec: noted.append(("checked", spec.parallelism)))
+    monkeypatch.setattr(
+        service, "require_covered", lambda _, __, before, after: noted.append((before.parallelism, after.parallelism))
+    )
+    monkeypatch.setattr(service, "_plan_first", plan_first)
+    monkeypatch.setattr(service, "_require_output", lambda _, name, __: noted.append(("output", name)))
+    monkeypatch.setattr(service, "carry_out", carry_out)
+    monkeypatch.setattr(service, "request_change", lambda *given: given[2:])
+    request = RollbackRequest(revision=2, state=state, allow_non_restored_state=True)
+    rewind_to = "file:///s" if state == "SAVEPOINT" else None
+    wanted = Change(OperationKind.ROLLBACK, of_revision[2], allow_non_restored_state=True, rewind_to=rewind_to)
+    answer = service.roll_back(context, cast("Any", "user"), "flights", request)
+    assert answer == cast("Any", ("flights", OperationKind.ROLLBACK, ("user", "o", wanted)))
+    first = ("output", "flights") if state == "SAVEPOINT" else ("planned", "user", "flights", 8)
+    assert noted == [first, ("checked", 8), (2, 8)]
+    of_revision[3] = revision(3)
+    if state == "SAVEPOINT":
+        with pytest.raises(RevisionWithoutSavepointError, match="revision 3 has no savepoint"):
+            service.roll_back(context, cast("Any", "user"), "flights", request.model_copy(update={"revision": 3}))
+
+
+@pytest.mark.parametrize(
+    ("location", "id_", "keeps", "is_refused"),
+    [("file:///s", "new", False, True), ("file:///s", "new", True, False), ("file:///s", "known", False, False),
+     (None, "new", False, False)],
+)  # fmt: skip
+def test_a_savepoint_whose_output_was_taken_back_is_refused(
+    monkeypatch: pytest.MonkeyPatch, location: str | None, id_: str, keeps: bool, is_refused: bool
+) -> None:
+    asked: list[Any] = []
+    job = Job(id="job", store_url="file:///store")
+    monkeypatch.setattr(service, "require_job", lambda _, name: {"flights": job}[name])
+    monkeypatch.setattr(service.operations, "last_savepoint_of", lambda _, *of: {("job", 2): location}[of])
+    monkeypatch.setattr(service, "is_known", lambda _, request: request.id == "known")
+    store = SimpleNamespace(keeps_output=lambda *what, limit_ms: asked.append((*what, limit_ms)) or keeps)
+    context = cast(
+        "Any",
+        SimpleNamespace(reads=lambda: nullcontext(None), store=store, settings=SimpleNamespace(plan_timeout_ms=7)),
+    )
+    request = RollbackRequest(revision=2, id=id_)
+    if is_refused:
+        with pytest.raises(OutputWithdrawnError, match="file:///s"):
+            service._require_output(context, "flights", request)
+    else:
+        service._require_output(context, "flights", request)
+    is_asked = location is not None and id_ == "new"
+    assert asked == ([("file:///store", "file:///s", 7)] if is_asked else [])
