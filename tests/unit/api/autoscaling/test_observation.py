@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keyscale.api.autoscaling.facts import BatchFacts, Limits, MoveFacts
+from keyscale.api.autoscaling.facts import BatchFacts, DivisionFacts, Limits, MoveFacts, ScalingFacts, SleepFacts
 from keyscale.api.autoscaling.observation import (
     batches_of,
     division_of,
@@ -15,9 +15,11 @@ from keyscale.api.autoscaling.observation import (
     moves_of,
     operators_of,
     rates_of,
+    shown,
     sleep_of,
 )
 from keyscale.db.repositories.scaling import Load, PastDecision, ScaledJob
+from keyscale.state.doors.values import KeyGroupRanges
 from keyscale.vocabulary import (
     AttemptStage,
     DriverState,
@@ -99,6 +101,81 @@ def test_what_arrives_is_read_or_waits() -> None:
     jumps = [Load(10_000 * at, at // 9 * 63_000, None) for at in range(30)]  # batches of 90 s, 700 records per second
     assert max(rates_of(jumps)) > 1000
     assert rates_of(jumps, 270_000)[-1] == pytest.approx(700)
+
+
+def test_each_fact_of_a_decision_has_its_own_source() -> None:
+    subtask = {"read_records": 7, "process_ms": 20_000, "processor_wait_ms": 5000}
+    report = {
+        "batches": 9,
+        "recent_batches": [batch(), batch(30)],
+        "operators": [{"uid": "count", "subtasks": [subtask], "key_groups": [{"key_group": 5, "records": 4}]}],
+        "pending_records": 3,
+        "waits_for_input": True,
+        "can_sleep": True,
+        "unwatched": ["file"],
+        "timers_due_at_ms": NOON_MS + 70,
+        "source_lags": [{"uid": "a", "splits": {"0": 1}}, {"uid": "b", "splits": {"0": 1, "1": 2}}, {"uid": "c"}],
+    }
+    settings = {"catch_up_ms": 5000, "parallelism_max": 6, "core_hours_per_day": 60.0, "sleep_after_ms": 60_000}
+    known = job(
+        settings=settings,
+        spec={"batch_interval_ms": 250},
+        parallelism=3,
+        metrics=report,
+        restored_at_ms=NOON_MS - 900,
+        last_commit_at_ms=NOON_MS - 1,
+    )
+    loads = [Load(NOON_MS - 60_000, 0, 0), Load(NOON_MS - 30_000, 6000, 0), Load(NOON_MS, 9000, 0)]
+    division = DivisionFacts(KeyGroupRanges(128, (0, 64)), [1] * 128)
+    past = (decided(ScalingVerdict.STEADY, NOON_MS, 500),)
+    found = facts_of(
+        known, loads, past, core_ms=24 * 3_600_000, parallelism_max=5, at_ms=NOON_MS, division=division
+    )  # fmt: skip
+    expected = ScalingFacts(
+        at_ms=NOON_MS,
+        parallelism=3,
+        key_groups=128,
+        limits=Limits(1, 5, affordable=3),
+        batches=batches_of(report),
+        operators=operators_of(report),
+        rate=150.0,
+        rate_peak=200.0,
+        observed_ms=60_000,
+        backlog=3,
+        catch_up_ms=5000,
+        splits=2,
+        processor_wait=0.25,
+        batch_interval_ms=250,
+        division=division,
+        batch_limit=500,
+        disturbance=None,
+        sleep=SleepFacts(60_000, 0, ["file"], 70),
+        moves=(),
+    )
+    assert found == expected
+    assert shown(found) == {
+        "input_records_per_second": 150.0,
+        "peak_records_per_second": 200.0,
+        "lag_records": 3,
+        "batch": {
+            "records": 65.0, "spark_ms": 4.0, "log_ms": 130.0, "work_ms": 24.0, "store_ms": 32.0, "sink_ms": 320.0
+        },
+        "batch_limit": 500,
+        "splits": 2,
+        "processor_wait_ratio": 0.25,
+        "parallelism_min": 1,
+        "parallelism_max": 5,
+        "affordable_parallelism": 3,
+    }  # fmt: skip
+    never = facts_of(job(parallelism=None, slots=None, metrics=None), [], (), core_ms=0, parallelism_max=9, at_ms=1)
+    assert (never.parallelism, never.limits, never.rate, never.rate_peak, never.backlog) == (
+        2,
+        Limits(1, 2),
+        None,
+        0,
+        None,
+    )
+    assert (never.batches, never.splits, never.batch_limit, never.sleep) == ((), None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,11 @@ from keyscale.api.errors import (
     SecretUnknownError,
     SparkConfNotAllowedError,
 )
+from keyscale.api.health.facts import HealthFacts
 from keyscale.api.job_limits import JobLimits
 from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.jobs import jobs, start_waits
+from keyscale.api.jobs.conditions import ConditionFacts
 from keyscale.api.jobs.jobs import check_parallelism, check_specification, job_answer, require_name
 from keyscale.api.jobs.schemas.job import AttemptSummaryAnswer
 from keyscale.db.job_scope import JobScope
@@ -116,6 +118,72 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_job_of_which_nothing_is_found_does_not_exist(shown: Any) -> None:
     with pytest.raises(JobNotFoundError):
         shown(None)
+
+
+def test_each_fact_of_a_jobs_health_and_conditions_has_its_own_source(
+    shown: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided: list[Any] = []
+    for name in ("health_of", "conditions_of"):
+        decide = getattr(jobs, name)
+        monkeypatch.setattr(jobs, name, lambda facts, decide=decide: decided.append(facts) or decide(facts))
+    report = DriverMetrics(
+        batches=2, pending_records=6, lag_age_ms=4, source_retention_ms=1000, timers_due_at_ms=NOW_MS + 5,
+        last_failure=Failure(**FAILURE), failures=FailureHistory(count=1, times_ms=[100]),
+    )  # fmt: skip
+    run = attempt(
+        report, driver_state="SLEEPING", caught_up_at_ms=70, lag_before=80, restored_at_ms=60, fell_asleep_at_ms=90
+    )
+    found = overview(
+        run,
+        {"ended_at_ms": 50, "status": JobStatus.RUNNING, "restarts": 3, "started_at_ms": 40, "labels": {"team": "a"}},
+        checkpoint=LatestSnapshot(7, 700, 71, 72, 73),
+        savepoint=LatestSnapshot(8, 800, 81, 82, 83),
+        operation_id="c",
+        operation_kind=OperationKind.RESCALE,
+        operation_phases=[{"phase": "RESTORE", "waits_for": {"message": "the bucket is away"}}],
+    )
+    answer = shown(found)
+    health, conditions = decided[:2]
+    failure = report.model_dump()["last_failure"]
+    assert health == HealthFacts(
+        report=report.model_dump(),
+        is_active=True,
+        is_current=True,
+        is_settled=False,
+        failure=failure,
+        ended_at_ms=50,
+        start_wait=None,
+        checkpoint_ms=71,
+        checkpoint_timeout_ms=found.revision["spec"]["checkpoints"]["timeout_ms"],
+        snapshot_at_ms=800,
+        idle_at_ms=NOW_MS - 14,
+        at_ms=NOW_MS,
+    )
+    status = answer.status
+    assert conditions == ConditionFacts(
+        status=JobStatus.RUNNING,
+        ended_at_ms=50,
+        attempt=status.attempt,
+        health=status.health,
+        snapshot=found.savepoint,
+        restorable_until_at_ms=NOW_MS - 14 + 1000,
+        operation=OperationKind.RESCALE,
+        lag_records=6,
+        lag_before=80,
+        caught_up_at_ms=70,
+        timers_due_at_ms=NOW_MS + 5,
+        waits_for="the bucket is away",
+        failing_start=None,
+        at_ms=NOW_MS,
+    )
+    assert (answer.id, answer.name, answer.labels, answer.revision) == ("job", "flights", {"team": "a"}, 2)
+    assert (status.state, status.desired, status.store_url) == (JobStatus.RUNNING, "RUNNING", "file:///store")
+    assert (status.started_at_ms, status.ended_at_ms, status.restarts) == (40, 50, 3)
+    assert (status.running_since_ms, status.restorable_until_at_ms) == (500, NOW_MS - 14 + 1000)
+    assert status.latest_checkpoint.model_dump() == {
+        "id": 7, "completed_at_ms": 700, "end_to_end_duration": 71, "checkpointed_size": 72, "state_size": 73
+    }  # fmt: skip
 
 
 def test_a_job_without_an_attempt_has_nothing_of_a_driver(shown: Any) -> None:

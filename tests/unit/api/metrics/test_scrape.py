@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from keyscale.api.control_plane.own_metrics import NO_ROUTE, OwnMetrics
+from keyscale.api.health.facts import HealthFacts
 from keyscale.api.lifecycle.job_totals import added_totals
 from keyscale.api.metrics import scrape
 from keyscale.db.repositories.scrapes import ObservedJob, Snapshot
@@ -166,6 +167,51 @@ def test_a_job_that_does_not_run_has_totals_and_no_rate(facts: dict[str, Any]) -
     assert found["keyscale_job_input_records_total"] == 1100
     assert "keyscale_job_input_records_per_second" not in found
     assert samples(job())["keyscale_job_up"] == 1
+
+
+def test_a_job_that_sleeps_is_up() -> None:
+    assert samples(job(driver_state="SLEEPING"))["keyscale_job_up"] == 1
+
+
+FAILED = {"code": "JOB_FUNCTION_FAILED", "message": "no"}
+FAILING = REPORT | {"last_failure": FAILED, "failures": {"count": 1, "times_ms": [NOW_MS - 5000]}}
+
+
+@pytest.mark.parametrize(
+    ("columns", "changed"),
+    [
+        ({}, {}),
+        ({"metrics": None}, {"report": {}}),
+        ({"completed": None}, {"checkpoint_ms": None, "snapshot_at_ms": None}),
+        ({"checkpoints": None}, {"checkpoint_timeout_ms": None}),
+        ({"metrics": FAILING}, {"report": FAILING, "failure": FAILED}),
+        ({"metrics": FAILING, "last_commit_at_ms": NOW_MS - 4000}, {"report": FAILING}),
+        ({"metrics": FAILING, "stage": AttemptStage.ENDED}, {"report": FAILING, "is_active": False}),
+        ({"metrics": FAILING, "failure": {"code": "OWN"}}, {"report": FAILING, "failure": {"code": "OWN"}}),
+        ({"status": JobStatus.FAILED}, {"is_settled": True}),
+        ({"status": JobStatus.RESTARTING}, {}),
+        ({"driver_state": "SLEEPING"}, {"idle_at_ms": NOW_MS - 1000}),
+        ({"cause": "wake", "created_at_ms": NOW_MS - 3000}, {"idle_at_ms": NOW_MS - 3000}),
+    ],
+)
+def test_the_health_of_a_job_is_of_the_report_of_its_driver_and_of_its_last_checkpoint(
+    columns: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    checkpoints = {"interval_ms": 10_000, "timeout_ms": 70_000}
+    expected: dict[str, Any] = {
+        "report": REPORT,
+        "is_active": True,
+        "is_current": False,
+        "is_settled": False,
+        "failure": None,
+        "checkpoint_ms": 300,
+        "checkpoint_timeout_ms": 70_000,
+        "snapshot_at_ms": NOW_MS - 20_000,
+        "idle_at_ms": None,
+        "at_ms": NOW_MS,
+    }
+    found = scrape.health_facts(job(**{"checkpoints": checkpoints, **columns}), is_current=False, at_ms=NOW_MS)
+    assert found == HealthFacts(**{**expected, **changed})
 
 
 def test_the_records_that_wait_are_known_with_their_time_while_a_job_does_not_run() -> None:

@@ -330,10 +330,14 @@ def test_a_span_that_ends_before_it_begins_is_refused(shown: Shown) -> None:
 
 
 def test_a_step_begins_at_a_multiple_of_its_length_and_the_chosen_series_are_in_their_order(shown: Shown) -> None:
+    begin, end = NOW_MS - 25_000, NOW_MS - 5_000
     answer = shown.show(
-        [SeriesName.STATE_SIZE, SeriesName.INPUT_RECORDS, SeriesName.STATE_SIZE], from_ms=NOW_MS - 25_000
+        [SeriesName.STATE_SIZE, SeriesName.INPUT_RECORDS, SeriesName.STATE_SIZE], from_ms=begin, to_ms=end
     )
-    assert answer.at_ms == [NOW_MS - 30_000, NOW_MS - 20_000, NOW_MS - 10_000, NOW_MS]
+    assert (answer.from_ms, answer.to_ms) == (begin, end)
+    assert answer.at_ms == [NOW_MS - 30_000, NOW_MS - 20_000, NOW_MS - 10_000]
+    assert shown.read[0] == ("points", "job", 10_000, NOW_MS - 40_000, end)
+    assert [what[:4] for what in shown.read[1:]] == [("events", "job", begin, end), ("failed", "job", begin, end)]
     assert list(answer.series) == sorted({SeriesName.INPUT_RECORDS, SeriesName.STATE_SIZE}, key=list(SeriesName).index)
 
 
