@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from keyscale.jobs.runtime.batch.source_order import (
     recorded_order,
     stored_positions,
 )
+from keyscale.jobs.runtime.driver import attempt as attempt_module
 from keyscale.jobs.runtime.driver.attempt import (
     OpenAttempt,
     _counted,
@@ -21,7 +23,7 @@ from keyscale.jobs.runtime.driver.attempt import (
     open_next_attempt,
     reopen_attempt,
 )
-from keyscale.jobs.runtime.driver.resume_plan import check_fit, resume_positions
+from keyscale.jobs.runtime.driver.resume_plan import ResumePlan, check_fit, newest_plan, resume_positions
 from keyscale.jobs.runtime.errors import OutputWithdrawnError, RestoreRefusedError
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsCorruptError
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
@@ -32,6 +34,7 @@ from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, 
 from keyscale.state.documents.manifest import (
     Manifest,
     OperatorDeclaration,
+    OperatorSnapshot,
     SnapshotHandle,
     SnapshotKind,
     write_manifest,
@@ -800,3 +803,61 @@ def test_the_attempt_of_a_live_rescale_continues_with_all_that_the_last_batch_ha
     assert (entry.attempt, entry.parallelism, entry.max_parallelism, entry.hash_id) == (2, 3, 8, HashId.JAVA)
     assert (entry.restored_from, entry.operators, entry.counters) == (manifest.path, {}, counters)
     assert (entry.key_group_starts, entry.rewinds) == ((0, 1, 5), False)
+
+
+def test_a_restart_keeps_the_ranges_of_the_attempt_before_and_a_restore_divides_anew(store: ObjectStore) -> None:
+    older, _ = three_batches(store)
+    halves = tuple(
+        SnapshotHandle(SubtaskIndex(index), start, end, BatchId(0), f"lineage {index}", ())
+        for index, (start, end) in enumerate(((0, 1), (2, 7)))
+    )
+    snapshot = OperatorSnapshot(uid=UID, parallelism=2, declaration=BY_NAME, subtasks=halves)
+    skewed = msgspec.structs.replace(older, kind=SnapshotKind.SAVEPOINT, savepoint_id="skewed", operators=(snapshot,))
+    write_manifest(store, skewed)
+    restored = open_attempt(store, rewinding(store, 2, skewed), OPERATORS)
+    assert restored.ranges == KeyGroupRanges.of_count(8, 2)
+    other = open_next_attempt(
+        restored,
+        assignment(store, 3),
+        OPERATORS,
+        CommittedState.resumed(restored.resume, {}, {}, restored.journal.last_position),
+        skewed,
+        ranges=KeyGroupRanges(8, (0, 3)),
+    )
+    assert open_attempt(store, assignment(store, 4), OPERATORS).ranges == other.ranges
+    assert open_attempt(store, assignment(store, 5, parallelism=3), OPERATORS).ranges == KeyGroupRanges.of_count(8, 3)
+
+
+def test_time_begins_again_once_in_the_first_attempt_after_the_named_one(store: ObjectStore) -> None:
+    resets = []
+    for attempt, after in ((1, None), (2, 1), (3, 1), (4, None), (5, 9), (6, 5), (7, 5)):
+        open_attempt(store, assignment(store, attempt, time_reset_after=after), OPERATORS)
+        last = CommitLog(store, Layout(JobId("job"))).last()
+        assert last is not None
+        assert isinstance(last[1], AttemptOpened)
+        resets.append(last[1].resets_time)
+    assert resets == [False, True, False, False, True, True, False]
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_claim_is_of_the_snapshot_that_the_attempt_begins_with(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, *, is_other: bool
+) -> None:
+    given, other = savepoint_of(store, "earlier"), savepoint_of(store, "other")
+    plans: list[frozenset[str]] = []
+
+    def planned_again(*facts: Any) -> ResumePlan:
+        plans.append(facts[2])
+        found = newest_plan(*facts)
+        return replace(found, manifest=other) if is_other else found
+
+    monkeypatch.setattr(attempt_module, "newest_plan", planned_again)
+    location = location_of(store.url, given.path)
+    opened = open_attempt(store, assignment(store, 1, restore_from=location, claim_mode="claim"), OPERATORS)
+    assert (opened.claims, opened.manifest) == (not is_other, other if is_other else given)
+    assert plans == [frozenset()]
+    again = reopen_attempt(
+        store, assignment(store, 1, restore_from=location), replace(opened, claims=True, manifest=given)
+    )
+    assert again.claims is not is_other
+    assert not fall_back(store, assignment(store, 1), replace(opened, claims=True, manifest=None)).claims
