@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from keyscale.identifiers import Attempt, BatchId, JobId
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.documents.job_counters import JobCounters
-from keyscale.state.documents.manifest import SnapshotKind
+from keyscale.state.documents.job_time import JobTime
+from keyscale.state.documents.manifest import (
+    FileHandle,
+    Manifest,
+    OperatorDeclaration,
+    OperatorSnapshot,
+    ShardHandle,
+    SnapshotHandle,
+    SnapshotKind,
+    read_manifest,
+)
 from keyscale.state.documents.rewind import Rewind
+from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.errors import ObjectNotFoundError
@@ -21,6 +32,7 @@ from keyscale.state.snapshot.own_copy import own_copy
 from tests.support.state.state_job import StateJob
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 FORK = JobId("fork")
@@ -65,6 +77,67 @@ def test_a_fork_goes_on_when_the_other_job_has_deleted_its_checkpoint_and_cleans
     assert missing_files(fork.store, own) == []
     fork.recover(1)
     assert fork.dump() == {**KEYS, 1: 2}
+
+
+def test_a_copy_has_everything_of_the_checkpoint_but_what_belongs_to_the_other_job(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+
+    def file(name: str, *, shared: bool = False) -> FileHandle:
+        store.put(f"job/chk-7/{name}", name.encode())
+        return FileHandle(name, f"job/chk-7/{name}", len(name), f"sha of {name}", shared)
+
+    def copied(name: str, *, shared: bool = False) -> FileHandle:
+        return FileHandle(name, f"fork/savepoints/copy/files/sha of {name}-0-7", len(name), f"sha of {name}", shared)
+
+    def operator(uid: str, of: Callable[..., FileHandle], state: FileHandle | msgspec.UnsetType) -> OperatorSnapshot:
+        shards = (
+            ShardHandle(0, 3, (of(f"{uid}1.sst", shared=True), of(f"{uid}2"))),
+            ShardHandle(4, 7, (of(f"{uid}3"),)),
+        )
+        handle = SnapshotHandle(SubtaskIndex(0), 0, 7, BatchId(9), "lineage", shards, operator_state=state)
+        declaration = OperatorDeclaration((("id", "int64"),))
+        return OperatorSnapshot(OperatorUid(uid), 1, declaration, (handle,), (1,) * 8, (2,) * 8)
+
+    checkpoint = Manifest(
+        job_id=JobId("job"),
+        checkpoint_id=CheckpointId(7),
+        kind=SnapshotKind.CHECKPOINT,
+        attempt=Attempt(3),
+        batch_id=BatchId(9),
+        log_position=20,
+        max_parallelism=8,
+        hash_id=HashId.SPARK,
+        created_at_ms=1_000,
+        operators=(operator("a", file, file("state")), operator("b", file, msgspec.UNSET)),
+        positions=file("positions"),
+        sinks={"out": "token"},
+        time=JobTime(processing_ms=5),
+        counters=JobCounters(input_records=40),
+        rewinds=(REWIND,),
+    )
+    copy = own_copy(store, checkpoint, FORK, "copy")
+    assert copy == Manifest(
+        job_id=FORK,
+        checkpoint_id=CheckpointId(7),
+        kind=SnapshotKind.SAVEPOINT,
+        attempt=Attempt(0),
+        batch_id=BatchId(9),
+        log_position=0,
+        max_parallelism=8,
+        hash_id=HashId.SPARK,
+        created_at_ms=1_000,
+        operators=(operator("a", copied, copied("state")), operator("b", copied, msgspec.UNSET)),
+        positions=copied("positions"),
+        savepoint_id="copy",
+        time=JobTime(processing_ms=5),
+        forked_from=JobId("job"),
+    )
+    assert read_manifest(store, "fork/savepoints/copy/manifest.json") == copy
+    assert {each.path: store.get(each.path) for each in copy.files()} == {
+        each.path: each.name.encode() for each in copy.files()
+    }
+    without = own_copy(store, msgspec.structs.replace(checkpoint, positions=None), FORK, "another")
+    assert without.positions is None
 
 
 def test_a_copy_that_no_attempt_went_back_to_counts_for_nothing(owner: StateJob, tmp_path: Path) -> None:

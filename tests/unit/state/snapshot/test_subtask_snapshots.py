@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import keyscale.state.log.recovery
-from keyscale.identifiers import BatchId, CheckpointId, JobId
-from keyscale.state.documents.manifest import read_manifest
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from keyscale.state.documents.manifest import FileHandle, ShardHandle, SnapshotHandle, read_manifest
+from keyscale.state.documents.state_version import StateVersion
+from keyscale.state.keyed.schema import KeyedSchema
+from keyscale.state.keys.key_groups import KeyGroupRange
+from keyscale.state.layout import Layout
+from keyscale.state.local.file_index import read_index
 from keyscale.state.log.recovery import NothingUsableError, choose_base
 from keyscale.state.objects.errors import ObjectCorruptError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.plan import RestorePlan
-from keyscale.state.snapshot.snapshot import LocalSnapshotLostError, upload_snapshot
+from keyscale.state.snapshot.snapshot import LocalSnapshot, LocalSnapshotLostError, upload_snapshot
 from tests.support.state.state_job import StateJob, add, random_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from keyscale.state.objects.object_store import ObjectInfo
 
@@ -55,6 +61,99 @@ def test_an_object_that_two_shards_have_counts_once(job: StateJob) -> None:
     stored = {file.path: job.store.get(file.path) for file in manifest.files()}
     assert len(stored) < len(list(manifest.files())), "the shards share files"
     assert added_bytes == handle.state_size_bytes == sum(map(len, stored.values()))
+
+
+def local_snapshot(tmp_path: Path, **changes: Any) -> LocalSnapshot:
+    """A snapshot of two shards, which share no file, with operator state."""
+    directory = tmp_path / "job" / "attempt-2" / "count" / "subtask-3" / "snapshots" / "7-u"
+    for shard, names in enumerate((("1.sst", "CURRENT"), ("2.sst",))):
+        (directory / str(shard)).mkdir(parents=True)
+        for name in names:
+            (directory / str(shard) / name).write_bytes(f"{name} of {shard}".encode())
+    (directory / "operator-state").write_bytes(b"operator state")
+    facts: dict[str, Any] = {
+        "directory": str(directory),
+        "local_root": str(tmp_path),
+        "job_id": JobId("job"),
+        "operator_uid": OperatorUid("count"),
+        "subtask": SubtaskIndex(3),
+        "attempt": Attempt(2),
+        "checkpoint_id": CheckpointId(7),
+        "unique": "u",
+        "version": StateVersion(BatchId(9), "lineage"),
+        "key_groups": KeyGroupRange(4, 9),
+        "shards": (KeyGroupRange(4, 6), KeyGroupRange(7, 9)),
+        "schema": KeyedSchema((("id", "int64"),)),
+    }
+    return LocalSnapshot(**{**facts, **changes})
+
+
+def sha256(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("savepoint_id", [None, "s"])
+def test_an_uploaded_snapshot_has_all_facts_and_files_of_the_local_one(
+    tmp_path: Path, savepoint_id: str | None
+) -> None:
+    store, layout = LocalObjectStore(tmp_path / "store"), Layout(JobId("job"))
+    one, two = sha256("1.sst of 0"), sha256("2.sst of 1")
+    known = {two: "job/shared/known"}
+    store.put("job/shared/known", b"2.sst of 1")
+    local = local_snapshot(tmp_path / "local")
+    uploaded = upload_snapshot(local, store, layout, known, savepoint_id)
+    folder = "job/chk-7" if savepoint_id is None else "job/savepoints/s"
+    paths = (
+        (f"job/shared/{one}-2-7", "job/shared/known")
+        if savepoint_id is None
+        else (f"{folder}/files/{one}-2-7", f"{folder}/files/{two}-2-7")
+    )
+    current = FileHandle("CURRENT", f"{folder}/count/3-u/0/CURRENT", 12, sha256("CURRENT of 0"))
+    state = FileHandle("operator-state", f"{folder}/count/3-u/operator-state", 14, sha256("operator state"))
+    assert uploaded.handle == SnapshotHandle(
+        subtask=SubtaskIndex(3),
+        key_group_start=4,
+        key_group_end=9,
+        batch_id=BatchId(9),
+        lineage="lineage",
+        shards=(
+            ShardHandle(4, 6, (FileHandle("1.sst", paths[0], 10, one, shared=True), current)),
+            ShardHandle(7, 9, (FileHandle("2.sst", paths[1], 10, two, shared=True),)),
+        ),
+        schema=KeyedSchema((("id", "int64"),)),
+        operator_state=state,
+    )
+    for file in uploaded.handle.files():
+        assert hashlib.sha256(store.get(file.path)).hexdigest() == file.sha256
+    assert uploaded.uploaded_bytes == 10 + 12 + 14 + (0 if savepoint_id is None else 10)
+    assert {file.sha256 for file in read_index(Path(local.directory)).files} == {one, two}
+
+
+def test_a_savepoint_copies_the_files_that_the_store_has_and_uploads_those_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, layout = LocalObjectStore(tmp_path / "store"), Layout(JobId("job"))
+    one, two = sha256("1.sst of 0"), sha256("2.sst of 1")
+    store.put("other/savepoints/x/files/1", b"1.sst of 0")
+    uploaded: list[str] = []
+    upload = store.upload
+    monkeypatch.setattr(
+        store, "upload", lambda source, path, **how: (uploaded.append(source.name), upload(source, path, **how))
+    )
+    copies = {one: "other/savepoints/x/files/1", two: "other/savepoints/x/files/gone"}
+    handle = upload_snapshot(local_snapshot(tmp_path / "local"), store, layout, {}, "s", copies=copies).handle
+    assert sorted(uploaded) == ["2.sst", "CURRENT", "operator-state"]
+    assert {store.get(file.path) for file in handle.files() if file.shared} == {b"1.sst of 0", b"2.sst of 1"}
+    uploaded.clear()
+    upload_snapshot(local_snapshot(tmp_path / "again"), store, layout, {}, copies=copies)
+    assert sorted(uploaded) == ["2.sst", "CURRENT", "operator-state"], "a checkpoint may copy them, too"
+
+
+def test_a_snapshot_without_operator_state_has_none(tmp_path: Path) -> None:
+    local = local_snapshot(tmp_path / "local", schema=None)
+    (Path(local.directory) / "operator-state").unlink()
+    handle = upload_snapshot(local, LocalObjectStore(tmp_path / "store"), Layout(JobId("job")), {}).handle
+    assert (handle.operator_state_file, handle.schema) == (None, None)
 
 
 def test_a_snapshot_uploads_beside_batches(job: StateJob) -> None:
