@@ -40,10 +40,10 @@ LATER = value("a", INT, LONG)
 
 def schema(*states: StateSchema, timers: tuple[TimersSchema, ...] = (), key: object = KEY) -> KeyedSchema:
     made = KeyedSchema(key)  # type: ignore[arg-type]  # of the right form
-    for each in states:
-        made = made.with_state(each)
-    for each in timers:
-        made = made.with_timers(each)
+    for state in states:
+        made = made.with_state(state)
+    for declared in timers:
+        made = made.with_timers(declared)
     return made
 
 

@@ -24,6 +24,7 @@ from keyscale.state.errors import StateSchemaMismatchError
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.schema import KeyedSchema, schema_of_key
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.log.resolution import HistoryError, OperatorHistory, ResumePoint, files_after, resolve
 
 JOB, OTHER = JobId("job"), JobId("other")
@@ -309,3 +310,111 @@ def test_a_commit_ends_its_plan_and_the_positions_of_all_plans_add_up() -> None:
     assert (resume.batch_id, resume.planned, resume.positions) == (5, plans[1], {"a": "6", "5": "", "6": ""})
     after = resumed(manifest(), plans[0], committed(1, 5), plans[1], committed(1, 6))
     assert (after.batch_id, after.planned, after.positions) == (6, None, resume.positions)
+
+
+@pytest.mark.parametrize("owner", [JOB, OTHER])
+def test_a_resume_point_has_the_whole_history_of_the_job_and_the_state_alone_of_another_one(owner: JobId) -> None:
+    is_own = owner == JOB
+    base = Manifest(
+        job_id=owner,
+        checkpoint_id=CheckpointId(2),
+        kind=SnapshotKind.SAVEPOINT,
+        attempt=Attempt(3),
+        batch_id=BatchId(4),
+        log_position=10,
+        max_parallelism=128,
+        hash_id=HashId.SPARK,
+        created_at_ms=0,
+        operators=(OperatorSnapshot(COUNT, 2, OperatorDeclaration(), (snapshot(0, state=file("s0")), snapshot(1))),),
+        sinks={"out": "of the base"},
+        savepoint_id="s",
+        time=JobTime({COUNT: EventTime(5, 4)}, 1, 100),
+        counters=JobCounters(input_records=7),
+        rewinds=(Rewind(Attempt(2), BatchId(1)),),
+    )
+    after = 10 if is_own else 0
+    assert resolve(base, [], JOB) == ResumePoint(
+        batch_id=BatchId(4),
+        planned=None,
+        positions={},
+        operators={
+            COUNT: OperatorHistory(
+                snapshots=base.operators[0].subtasks,
+                declaration=base.operators[0].declaration,
+                operator_state=(file("s0"), None),
+            )
+        },
+        next_position=after + 1,
+        attempt=Attempt(3) if is_own else Attempt(0),
+        sinks={},
+        max_parallelism=128,
+        hash_id=HashId.SPARK,
+        time=JobTime({COUNT: EventTime(5, 4)}, 1, 100),
+        counters=JobCounters(input_records=7) if is_own else JobCounters(),
+        rewinds=base.rewinds if is_own else (),
+        key_group_ranges=KeyGroupRanges.of_count(128, 2) if is_own else None,
+    )
+    declared = OperatorDeclaration((("id", "int64"),), KEY)
+    opening = AttemptOpened(
+        Attempt(5),
+        2,
+        128,
+        HashId.SPARK,
+        base.path,
+        0,
+        {COUNT: declared, NEW: declared},
+        rewinds=True,
+        positions={"order": "b"},
+        counters=JobCounters(input_records=9, output_records=2),
+        key_group_starts=(0, 30),
+    )
+    changed = changelog(5, 1, schema=with_states("clicks"), state=file("n1"))
+    entries: list[LogEntry] = [
+        opening,
+        BatchPlanned(Attempt(5), BatchId(5), {"offsets/5": "x"}),
+        BatchCommitted(Attempt(5), BatchId(5), {NEW: [None, changed]}, {"out": "5"}, 0, time=JobTime({}, 2, 300)),
+        BatchPlanned(Attempt(5), BatchId(6), {"offsets/6": "y"}),
+    ]
+    last_of_own = BatchId(4) if is_own else BatchId(-1)
+    assert resolve(base, list(enumerate(entries, after + 3)), JOB) == ResumePoint(
+        batch_id=BatchId(5),
+        planned=entries[3],  # type: ignore[arg-type]  # the plan
+        positions={"order": "b", "offsets/5": "x", "offsets/6": "y"},
+        operators={
+            COUNT: OperatorHistory(base.operators[0].subtasks, (), declared, KEY, (file("s0"), None)),
+            NEW: OperatorHistory((), (changed,), declared, with_states("clicks"), (None, file("n1"))),
+        },
+        next_position=after + 7,
+        attempt=Attempt(5),
+        sinks={"out": "5"},
+        max_parallelism=128,
+        hash_id=HashId.SPARK,
+        time=JobTime({}, 2, 300),
+        replaces_positions=True,
+        counters=JobCounters(input_records=9, output_records=2),
+        rewinds=(*(base.rewinds if is_own and base.rewinds else ()), Rewind(Attempt(5), last_of_own)),
+        key_group_ranges=KeyGroupRanges(128, (0, 30)),
+    )
+
+
+def test_impossible_key_groups_of_an_opening_are_unknown() -> None:
+    opening = AttemptOpened(Attempt(1), 200, 128, HashId.SPARK, None, 0, {})
+    assert resolve(None, [(1, opening)], JOB).key_group_ranges is None
+
+
+def test_an_own_copy_of_another_jobs_checkpoint_has_none_of_its_batches_in_the_rewinds() -> None:
+    copy = Manifest(
+        JOB,
+        CheckpointId(2),
+        SnapshotKind.SAVEPOINT,
+        Attempt(0),
+        BatchId(4),
+        0,
+        128,
+        HashId.SPARK,
+        0,
+        (),
+        forked_from=OTHER,
+    )
+    opening = AttemptOpened(Attempt(1), 2, 128, HashId.SPARK, copy.path, 0, {}, rewinds=True)
+    assert resolve(copy, [(1, opening)], JOB).rewinds == (Rewind(Attempt(1), BatchId(-1)),)

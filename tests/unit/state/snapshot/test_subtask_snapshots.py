@@ -137,9 +137,12 @@ def test_a_savepoint_copies_the_files_that_the_store_has_and_uploads_those_that_
     store.put("other/savepoints/x/files/1", b"1.sst of 0")
     uploaded: list[str] = []
     upload = store.upload
-    monkeypatch.setattr(
-        store, "upload", lambda source, path, **how: (uploaded.append(source.name), upload(source, path, **how))
-    )
+
+    def noted(source: Path, path: str, **how: Any) -> None:
+        uploaded.append(source.name)
+        upload(source, path, **how)
+
+    monkeypatch.setattr(store, "upload", noted)
     copies = {one: "other/savepoints/x/files/1", two: "other/savepoints/x/files/gone"}
     handle = upload_snapshot(local_snapshot(tmp_path / "local"), store, layout, {}, "s", copies=copies).handle
     assert sorted(uploaded) == ["2.sst", "CURRENT", "operator-state"]
