@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -10,12 +10,27 @@ from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle import fact_reader
 from keyscale.api.lifecycle.fact_reader import FactReader, failures_of, restart_of, start_in_ms
-from keyscale.api.lifecycle.facts import Timeouts
+from keyscale.api.lifecycle.facts import AttemptFacts, CommandFacts, JobFacts, Timeouts, Turn
+from keyscale.api.lifecycle.repeated_faults import EarlierRun
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.db.models import Attempt, Job, Operation, Revision
+from keyscale.db.repositories.job_signs import JobSign
 from keyscale.jobs.protocol.messages import FailureHistory
 from keyscale.jobs.protocol.specification import CheckpointSettings, FixedDelayRestart, JobSpec, NoRestart
-from keyscale.vocabulary import AttemptStage, ChangePhase, DriverState, OperationKind
+from keyscale.vocabulary import (
+    STOPS,
+    AttemptStage,
+    ChangePhase,
+    CommandStatus,
+    DesiredState,
+    DriverState,
+    JobStatus,
+    OperationKind,
+    RescaleMode,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 TIMEOUTS = Timeouts(healthy_ms=60_000)
 
@@ -181,3 +196,139 @@ def test_a_change_waits_for_the_old_driver_by_the_settings_and_batches_of_the_ol
     facts = reader.facts._change(cast("Any", None), change, waits_for_turn=False)
     assert (facts.checkpoint_timeout_ms, facts.batch_duration_ms) == (5000, 70.0)
     assert (facts.to_revision, facts.new_attempt, facts.tries, facts.earlier_warm_ms) == (6, 2, 3, (40,))
+
+
+class Rows:
+    """The rows of a job that runs, in place of the queries of the repositories."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.job = Job(
+            id="job",
+            status=JobStatus.RESCALING,
+            desired=DesiredState.RUNNING,
+            revision=6,
+            consecutive_failures=4,
+            restarts=5,
+            next_start_at_ms=1300,
+            started_at_ms=30,
+            failures={"count": 2, "times_ms": [1, 2]},
+        )
+        own = FixedDelayRestart(attempts=9, delay_ms=400)
+        self.revision = Revision(spec=JobSpec(artifact_id="a", restart=own).given())
+        self.running: Operation | None = None
+        self.stages: dict[AttemptStage, Attempt] = {
+            AttemptStage.ACTIVE: self.attempt(4, failure=FAILURE),
+            AttemptStage.STANDBY: self.attempt(5),
+        }
+        self.asked: list[Any] = []
+        self.places = {4: 1, 5: 2}
+        runs = [self.attempt(3, failure={"code": "A"}), self.attempt(2, failure={"code": "B"}, first_commit_at_ms=1)]
+        earlier = {("job", 4, 30, 2): runs}
+        rows: dict[Any, dict[str, Any]] = {
+            fact_reader.attempts: {
+                "of_stage": lambda _, job, stage: self.stages.get(stage) if job == "job" else None,
+                "all_of_stage": lambda _, job, stage: {("job", AttemptStage.RESERVED): [self.attempt(7)]}[job, stage],
+                "unreaped": lambda _, job: {"job": [self.attempt(1)]}[job],
+                "ran_before": lambda _, *of, since_ms, limit: earlier[*of, since_ms, limit],
+                "count_since": lambda _, *of: {("job", 44): 3}[of],
+                "count_after": lambda *_: 2,
+                "find": lambda *_: None,
+            },
+            fact_reader.operations: {"running": lambda _, job: {"job": self.running}[job]},
+            fact_reader.revisions: {"current": lambda _, job: {"job": self.revision}[job.id], "find": lambda *_: None},
+            fact_reader: {"now_ms": lambda: 1000},
+        }
+        for module, functions in rows.items():
+            for name, function in functions.items():
+                monkeypatch.setattr(module, name, function)
+        self.reader = FactReader(
+            cast("Any", self), Stopwatch(lambda: 0.0), Timeouts(backoff_ms_max=100), cast("Any", self)
+        )
+
+    def attempt(self, number: int, **columns: Any) -> Attempt:
+        return Attempt(job_id="job", number=number, stage=AttemptStage.ACTIVE, **columns)
+
+    def inspect(self, found: Attempt) -> Seen:
+        return Seen(ProcessState.UNLAUNCHED if found.number in self.places else ProcessState.DEAD)
+
+    def ask(self, _: Any, found: Attempt) -> Turn:
+        return Turn(self.places[found.number])
+
+    def operation(self, kind: OperationKind, **columns: Any) -> None:
+        self.running = Operation(id="o", job_id="job", kind=kind, old_attempt=4, requested_at_ms=44, **columns)
+
+    def read(self) -> JobFacts:
+        return self.reader.read(cast("Any", None), self.job)
+
+
+FAILURE = {"code": "X", "message": "it broke"}
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
+    return Rows(monkeypatch)
+
+
+def numbers(found: Iterable[AttemptFacts | None]) -> list[tuple[int, int] | None]:
+    return [None if each is None else (each.number, each.turn.place) for each in found]
+
+
+def test_the_facts_of_a_job_are_its_own_and_those_of_its_attempts(rows: Rows) -> None:
+    facts = rows.read()
+    assert numbers((facts.active, facts.standby, *facts.ended)) == [(4, 1), (5, 2), (1, 0)]
+    assert (facts.status, facts.desired, facts.revision) == (JobStatus.RESCALING, DesiredState.RUNNING, 6)
+    assert (facts.consecutive_failures, facts.restarts, facts.now_ms) == (4, 5, 1000)
+    assert facts.restart == FixedDelayRestart(attempts=9, delay_ms=400)
+    assert facts.start_in_ms == 300, "its own strategy may pause for longer than the control plane would"
+    assert facts.failures.count == 2
+    assert facts.earlier == (EarlierRun({"code": "A"}, False), EarlierRun({"code": "B"}, True))
+    assert (facts.has_failure, facts.change, facts.stop, facts.reserved, facts.is_starting) == (
+        False, None, None, (), False
+    )  # fmt: skip
+    rows.stages[AttemptStage.ACTIVE].failure = None
+    rows.job.failure = FAILURE
+    rows.revision = Revision(spec=JobSpec(artifact_id="a").given())
+    facts = rows.read()
+    assert (facts.earlier, facts.has_failure, facts.start_in_ms) == ((), True, 0)
+    rows.stages.clear()
+    facts = rows.read()
+    assert (facts.active, facts.standby, facts.earlier) == (None, None, ())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OperationKind if not kind.is_snapshot])
+def test_the_operation_in_progress_is_a_stop_a_start_or_a_change(rows: Rows, kind: OperationKind) -> None:
+    phase = ChangePhase.SAVEPOINT if kind.is_change else None
+    rows.operation(kind, command_status=CommandStatus.IN_PROGRESS, phase=phase, rescale_mode=RescaleMode.STANDBY)
+    facts = rows.read()
+    is_stop = kind in STOPS
+    assert facts.is_starting is (kind is OperationKind.START)
+    assert (facts.stop is not None, facts.change is not None, facts.reserved) == (is_stop, kind.is_change, ())
+    if facts.stop is not None:
+        command = CommandFacts("o", CommandStatus.IN_PROGRESS, 4, tries=3, drain=kind is OperationKind.DRAIN)
+        assert facts.stop == command
+        rows.operation(kind, command_status=None)
+        assert rows.read().stop is None
+
+
+def test_only_a_live_rescale_has_attempts_that_its_driver_may_open(rows: Rows) -> None:
+    rows.operation(
+        OperationKind.RESCALE, phase=ChangePhase.PREPARE, rescale_mode=RescaleMode.LIVE, cancel_requested_at_ms=1
+    )
+    facts = rows.read()
+    assert numbers(facts.reserved) == [(7, 0)]
+    assert facts.change is not None
+    assert (facts.change.is_cancelled, facts.change.earlier_warm_ms, facts.change.phase_age_ms) == (True, (), 0)
+
+
+def test_a_job_without_an_attempt_is_never_silent(rows: Rows) -> None:
+    assert rows.reader.silent_ms(JobSign("job", "1")) == 0
+
+
+def test_the_time_of_a_phase_begins_again_when_its_driver_has_its_turn(reader: Reader, rows: Rows) -> None:
+    rows.operation(OperationKind.RESCALE, phase=ChangePhase.RESTORE)
+    assert rows.running is not None
+    found = []
+    for seconds, waits in ((1.0, False), (5.0, True), (9.0, True), (11.0, False), (14.0, False)):
+        reader.seconds = seconds
+        found.append(reader.facts._change(cast("Any", None), rows.running, waits_for_turn=waits).phase_age_ms)
+    assert found == [0, 0, 0, 0, 3000]
