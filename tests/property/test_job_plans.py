@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -202,6 +203,66 @@ def test_a_setting_of_the_platform_is_left_alone_once_the_job_exists(
             assert "parallelism" not in {each.path for each in plan.differences}
         if plan.present is None and plan.spec is not None and plan.declaration is not None:
             assert plan.spec.parallelism == plan.declaration.given.get("parallelism", 1), "at creation Git decides"
+
+
+@pytest.mark.parametrize(
+    ("present_mode", "declared_mode", "parallelism"),
+    [
+        ("DISABLED", "DISABLED", 2),
+        ("MONITORING", "MONITORING", 2),
+        ("ACTIVE", "ACTIVE", 5),
+        ("ACTIVE", "DISABLED", 2),
+        ("DISABLED", "ACTIVE", 5),
+        ("MONITORING", "ACTIVE", 5),
+    ],
+)
+def test_the_declared_autoscaler_decides_who_sets_the_parallelism(
+    present_mode: str, declared_mode: str, parallelism: int
+) -> None:
+    values = {"parallelism": 2, "autoscaler": {"mode": declared_mode}}
+    declared = Declaration("delays", {"team": "a"}, None, file_of(0), (), frozenset(), given_of(values), "jobs.yaml:1")
+    present = {"parallelism": 5, "autoscaler": {"mode": present_mode}}
+    job = job_of("delays", "a", PRESENT_ARTIFACTS[0], present, ("RUNNING", "RUNNING"))
+    [plan] = plans_of([declared], [job], None, HASHES)
+    assert plan.spec is not None
+    assert (plan.spec.parallelism, plan.spec.autoscaler.mode) == (parallelism, declared_mode)
+    assert plan.needs_attempt == (parallelism == 2)
+    [created] = plans_of([declared], [], None, HASHES)
+    assert created.spec is not None
+    assert (created.spec.parallelism, created.new_spec().parallelism) == (2, 2), "at creation the file decides"
+
+
+@pytest.mark.parametrize(
+    ("declared", "state", "desired", "steps"),
+    [
+        (None, "RUNNING", "RUNNING", ()),
+        (None, "STOPPED", "STOPPED", ()),
+        ("RUNNING", "STOPPED", "STOPPED", (Step.START,)),
+        ("RUNNING", "CREATED", "STOPPED", (Step.START,)),
+        ("RUNNING", "FAILED", "RUNNING", (Step.START,)),
+        ("RUNNING", "SLEEPING", "RUNNING", ()),
+        ("RUNNING", "STOPPING", "STOPPED", (Step.START,)),
+        ("RUNNING", "FINISHED", "RUNNING", ()),
+        ("STOPPED", "RUNNING", "RUNNING", (Step.STOP,)),
+        ("STOPPED", "RESTARTING", "RUNNING", (Step.STOP,)),
+        ("STOPPED", "STOPPING", "STOPPED", ()),
+        ("STOPPED", "FAILED", "RUNNING", ()),
+        ("STOPPED", "FINISHED", "RUNNING", ()),
+    ],
+)
+def test_a_job_is_started_or_stopped_only_if_it_is_not_as_declared(
+    declared: Any, state: str, desired: str, steps: tuple[Step, ...]
+) -> None:
+    job = job_of("delays", "a", PRESENT_ARTIFACTS[0], {}, (state, desired))
+    made = Declaration("delays", {"team": "a"}, declared, file_of(0), (), frozenset(), {}, "jobs.yaml:1")
+    [plan] = plans_of([made], [job], None, HASHES)
+    assert plan.steps == steps
+    [changed_too] = plans_of([replace(made, given=given_of({"parallelism": 3}))], [job], None, HASHES)
+    assert changed_too.steps == (
+        *(step for step in steps if step is Step.STOP),
+        Step.UPDATE,
+        *(step for step in steps if step is Step.START),
+    )
 
 
 @given(worlds)
