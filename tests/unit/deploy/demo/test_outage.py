@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,12 @@ class Topic:
         self.values.append(json.loads(value))
         assert self.values[-1]["account"] == key
 
+    def poll(self, _: float) -> None:
+        """Delivers nothing: all values arrive with the flush."""
+
+    def flush(self) -> None:
+        """Sends all values; each test that needs the moment replaces it."""
+
 
 @pytest.fixture
 def payments(monkeypatch: pytest.MonkeyPatch) -> Payments:
@@ -52,6 +59,30 @@ def test_payments_come_again_and_late_and_are_counted_once(payments: Payments) -
     newest = max(each["at"] for each in sent)
     assert any(newest - each["at"] > 60_000 for each in sent)
     assert payments.counts().total() == len(payments.unique)
+
+
+def test_the_end_waits_until_every_payment_that_was_sent_is_in_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "Producer", Topic)
+    monkeypatch.setattr(generator, "TICK_S", 0.0)
+    sent_s = iter([0.0, *[1.0] * 10_000])
+    monkeypatch.setattr(generator.time, "monotonic", lambda: next(sent_s, 1.0))
+    sending = threading.Event()
+
+    class Slow(Payments):
+        def _send(self) -> None:
+            sending.set()
+            self._ended.wait(10)  # which is then on its way
+            if self.sent == 0:
+                flushed.wait(0.02)  # a flush that comes too early comes now
+            super()._send()
+
+    flushed = threading.Event()
+    monkeypatch.setattr(Topic, "flush", lambda topic: (setattr(topic, "flushed", len(topic.values)), flushed.set()))
+    with Slow("none", "payments", 40.0, seed=3) as payments:
+        assert sending.wait(10)
+    topic: Any = payments._producer
+    assert topic.flushed == len(topic.values) == payments.sent == 40
+    assert {each["id"] for each in topic.values} == payments.unique.keys()
 
 
 def lose(rows: list[dict[str, Any]]) -> None:
