@@ -6,8 +6,11 @@ The file system is a model, and each of its effects is a moment at which the dri
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -394,3 +397,73 @@ class TestWrittenBySubtasks:
         with pytest.raises(SinkPublishError):
             self.write(output, 1, 1)
         assert not list((tmp_path / "out").rglob("*.parquet"))
+
+
+class ReadingSession(ModelSession):
+    """A session that notes how a batch is read."""
+
+    @property
+    def read(self) -> Any:
+        def load(form: str, options: dict[str, Any], path: str, schema: Any) -> Any:
+            return form, options, path, schema.names
+
+        return SimpleNamespace(
+            format=lambda form: SimpleNamespace(
+                options=lambda **options: SimpleNamespace(load=lambda path, schema: load(form, options, path, schema))
+            )
+        )
+
+
+def test_a_published_batch_is_read_from_where_it_is_and_no_other_batch_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, out = ReadingSession(Host()), tmp_path / "out"
+    use_model(monkeypatch, session, files)
+    sink = FileSink(str(out), "JSON", multiLine=True)
+    first = SinkContext(JOB, UID, 0, 1, "a")
+    token = sink.prepare(cast("Any", TableFrame(session, (part_of(0, 0, 1),))), first)
+    assert sink.published(token, SCHEMA) is None, "it is only staged"
+    sink.publish(token)
+    found: Any = ("JSON", {"multiLine": True}, f"{out}/batch=0", ["id", "attempt"])
+    assert sink.published(token, SCHEMA) == found
+    elsewhere = FileSink(str(tmp_path / "other"), "JSON", multiLine=True)
+    assert elsewhere.published(token, SCHEMA) == found
+    assert FileSink(str(out), "csv").published(token, SCHEMA) is None, "not every value would come back"
+    assert sink.published("of another kind", SCHEMA) is None
+    again = sink.prepare(cast("Any", TableFrame(session, (part_of(0, 0, 2),))), replace(first, attempt=2))
+    assert sink.published(again, SCHEMA) is None, "the place holds the batch of another attempt"
+
+
+def test_the_output_of_another_job_in_the_place_of_a_batch_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, out = ModelSession(Host(), is_local=False), tmp_path / "out"
+    use_model(monkeypatch, session, files)
+
+    def staged(job_id: str, attempt: int = 1) -> tuple[FileSink, str]:
+        of = FileSink(str(out), "json")
+        frame: Any = TableFrame(session, (part_of(0, 0, attempt),))
+        return of, of.prepare(frame, SinkContext(job_id, UID, 0, attempt, "u"))
+
+    sink, token = staged("other")
+    sink.publish(token)
+    shutil.rmtree(out / "_published")  # as the advice says, for a job that never runs again
+    sink, token = staged(JOB)
+    with pytest.raises(SinkOccupiedError, match=rf"{out}/batch=0 holds the output of sink {UID} of job other$"):
+        sink.publish(token)
+    shutil.rmtree(out / "batch=0")
+    monkeypatch.setattr(ModelDirectory, "move_to", lambda *_: False)
+    with pytest.raises(SinkPublishError, match=f"batch 0 of sink {UID} could not be moved into place"):
+        sink.publish(token)
+
+
+def test_a_batch_whose_earlier_place_is_gone_is_a_warning(
+    driver: SinkDriver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = driver.start()
+    token = sink.prepare(driver.frame(0, 1), driver.context(0))
+    shutil.rmtree(tmp_path / "out")
+    FileSink(str(tmp_path / "new"), "json").publish(token)
+    assert f"sink {UID}: batch 0 is not found where the sink wrote before" in caplog.text
+    with pytest.raises(SinkPublishError, match=f"files of batch 0 of sink {UID} are missing"):
+        sink.publish(token)
