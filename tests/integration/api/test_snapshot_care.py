@@ -353,6 +353,9 @@ def test_two_checkpoints_are_compared_by_operator(client: httpx.Client, snapshot
     assert (operator["from_state_size"], operator["to_state_size"]) == (110, 1100)
     assert (operator["shared_files"], operator["shared_bytes"]) == (1, 100)
     assert (operator["only_from_bytes"], operator["only_to_bytes"]) == (10, 1000)
+    for from_id, to_id in ((1, 9), (9, 1)):
+        missing = client.get(f"/v1/jobs/flights/checkpoints/{from_id}/compare", params={"to": to_id}).json()
+        assert (missing["code"], missing["detail"]) == ("CHECKPOINT_NOT_FOUND", "the job has no checkpoint 9")
     snapshots.store.delete([f"{snapshots.layout.job}chk-1/manifest.json"])
     without = client.get("/v1/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()
     assert without["operators"][0]["shared_files"] is None

@@ -11,14 +11,13 @@ import pytest
 
 from keyscale.api.access.principal import Principal
 from keyscale.api.artifacts import artifacts as service
-from keyscale.api.errors import BodyTooLargeError
+from keyscale.api.errors import ArtifactInUseError, ArtifactNotFoundError, BodyTooLargeError
 from keyscale.db.job_scope import JobScope
+from keyscale.db.models import Artifact
 from keyscale.vocabulary import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from keyscale.db.models import Artifact
 
 USER = Principal("me", "ann", Role.OPERATOR, JobScope(frozenset({"flights"})))
 CONTENT = b"print()\n"
@@ -93,3 +92,36 @@ def test_a_file_that_is_too_large_is_not_stored(stored: Stored) -> None:
     with pytest.raises(BodyTooLargeError):
         upload(stored, CONTENT + b"\n")
     assert (stored.rows, stored.bytes) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("uses", "refusal"),
+    [
+        ([("flights", 3), ("flights", 3)], "^revision 3 of job flights uses clicks version 5$"),
+        ([None, ("secret", 4)], "^a job that you may not see uses clicks version 5$"),
+        ([None, None], None),
+    ],
+    ids=["of a job of the user", "of a hidden job", "unused"],
+)
+def test_an_artifact_in_use_is_not_deleted_and_a_hidden_job_is_not_named(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, uses: list[tuple[str, int] | None], refusal: str | None
+) -> None:
+    """`uses`: of a job that the user may see, and of any job."""
+    found = Artifact(id="a", name="clicks", version=5)
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(service.artifacts, "find", lambda _, artifact_id: {"a": found}.get(artifact_id))
+    monkeypatch.setattr(service.artifacts, "first_use", lambda _, __, scope=None: uses[scope is None])
+    monkeypatch.setattr(service.artifacts, "remove", lambda _, row: stored.steps.append(f"removed {row.id}"))
+    monkeypatch.setattr(service.events, "record", lambda _, **event: told.append(event))
+    monkeypatch.setattr(service, "now_ms", lambda: 70)
+    if refusal is not None:
+        with pytest.raises(ArtifactInUseError, match=refusal):
+            service.delete(stored.context, USER, "a")
+        assert (stored.steps, told) == (["locked"], [])
+        return
+    service.delete(stored.context, USER, "a")
+    assert stored.steps == ["locked", "removed a"]
+    of_event = {"actor": "ann", "message": "deleted clicks version 5", "artifact_id": "a"}
+    assert told == [{"job_id": None, "at_ms": 70, "kind": "ARTIFACT_DELETED", **of_event}]
+    with pytest.raises(ArtifactNotFoundError):
+        service.delete(stored.context, USER, "b")

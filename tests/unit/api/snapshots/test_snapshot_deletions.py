@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from keyscale.api.access.principal import Principal
+from keyscale.api.errors import SnapshotNeededError
 from keyscale.api.lifecycle import snapshot_uses
 from keyscale.api.snapshots import snapshot_deletions as service
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Checkpoint, Job, Operation
+from keyscale.state.retention.snapshot_deletion import SnapshotObjects
 from keyscale.vocabulary import CheckpointStatus, CommandStatus, JobStatus, Role
 
 SESSION: Any = None
 USER = Principal("id", "ann", Role.OPERATOR, JobScope(frozenset({"flights"})))
+
+
+class Sessions:
+    """The database, in place of a control plane's."""
+
+    def __call__(self) -> Any:
+        return nullcontext(SESSION)
+
+    begin = __call__
 
 
 @pytest.fixture
@@ -106,3 +119,73 @@ def test_jobs_and_changes_that_restore_from_it_keep_it_and_a_hidden_job_is_not_n
         "the change c goes back to it",
     ]
     assert ["revision 3 " in consequences[0], "revision 4 " in consequences[1]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "refusal"),
+    [
+        ([], [], None),
+        (["a restores from it", "b"], [], "^a restores from it; b$"),
+        ([], ["it has become the newest", "b"], "^it has become the newest; b$"),
+    ],
+    ids=["unused", "in use", "in use since it was shown"],
+)
+@pytest.mark.parametrize("is_savepoint", [False, True])
+def test_a_snapshot_is_deleted_if_nothing_needs_it_once_no_start_can_take_it(
+    monkeypatch: pytest.MonkeyPatch, *, before: list[str], then: list[str], refusal: str | None, is_savepoint: bool
+) -> None:
+    found = snapshot(8, is_savepoint=is_savepoint, savepoint_id="s" if is_savepoint else None)
+    job, steps, told = Job(id="job", name="flights"), list[Any](), list[dict[str, Any]]()
+    reasons = iter([before, before, then])  # of a dry run, of an answer, and before the deletion
+
+    def require(_: Any, reference: str, *, lock: bool = False) -> Job:
+        steps.extend([f"locked {reference}"] if lock else [])
+        return job
+
+    def needed(*_: Any) -> tuple[list[str], list[str]]:
+        steps.append("needs")
+        return list(next(reasons)), ["a consequence"]
+
+    monkeypatch.setattr(service, "require_job", require)
+    monkeypatch.setattr(service, "require_job_id", lambda *_: "job")
+    monkeypatch.setattr(service.checkpoints, "find", lambda _, *key: {("job", 8): found}[key])
+    monkeypatch.setattr(service.checkpoints, "find_savepoint", lambda _, *key: {("job", "s"): found}[key])
+    monkeypatch.setattr(service, "_needs", needed)
+    monkeypatch.setattr(service, "_objects", lambda *_: (SnapshotObjects({"a": 1, "b": 2}, {"c": 4}), []))
+    monkeypatch.setattr(service.operations, "reserve_id", lambda _, name: steps.append(f"reserved {name}"))
+    monkeypatch.setattr(service.events, "record", lambda _, **event: told.append(event))
+    monkeypatch.setattr(service, "now_ms", lambda: 70)
+    context: Any = SimpleNamespace(sessions=Sessions())
+
+    def delete(*, dry_run: bool) -> Any:
+        if is_savepoint:
+            return service.delete_savepoint(context, USER, "flights", "s", dry_run=dry_run)
+        return service.delete_checkpoint(context, USER, "flights", 8, dry_run=dry_run)
+
+    expected = {
+        "job_id": "job",
+        "checkpoint_id": 8,
+        "savepoint_id": found.savepoint_id,
+        "location": "file:///8",
+        "allowed": not before,
+        "reasons": before,
+        "consequences": ["a consequence"],
+        "freed_objects": 2,
+        "freed_bytes": 3,
+        "shared_bytes": 4,
+    }
+    assert delete(dry_run=True).model_dump() == expected
+    assert (steps, told, found.status) == (["needs"], [], CheckpointStatus.COMPLETED)
+    if refusal is not None:
+        with pytest.raises(SnapshotNeededError, match=refusal):
+            delete(dry_run=False)
+        assert (told, found.status, found.discard_requested_at_ms) == ([], CheckpointStatus.COMPLETED, None)
+        return
+    assert delete(dry_run=False).model_dump() == expected
+    assert steps[1:] == ["needs", "locked job", "reserved file:///8", "needs"]
+    assert (found.status, found.discard_requested_at_ms) == (CheckpointStatus.DISCARDED, 70)
+    noun = "savepoint" if is_savepoint else "checkpoint"
+    [event] = told
+    assert (event["kind"], event["actor"], event["at_ms"]) == (f"{noun.upper()}_DISCARDED", "ann", 70)
+    assert (event["checkpoint_id"], event["location"]) == (8, "file:///8")
+    assert event["message"] == f"{noun} 8 is deleted, which frees 3 B"
