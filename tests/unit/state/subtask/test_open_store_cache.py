@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+import keyscale.state.subtask.store
 from keyscale.identifiers import Attempt, BatchId, JobId
+from keyscale.state.consolidation.consolidation_directory import consolidations
+from keyscale.state.errors import DiskFullError
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ListStateDescriptor
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.operator_state.operator_files import OperatorStatePlan
+from keyscale.state.restore.opened_shards import StateSource
 from keyscale.state.subtask.open_store_cache import OpenStoreCache
 from tests.support.state.state_job import StateJob, add, entries
+from tests.support.state.two_shards import leftovers, two_shards
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -223,3 +228,61 @@ def test_a_store_that_failed_is_not_kept(job: StateJob, cache: OpenStoreCache) -
     assert again is not failed
     assert entries(again) == {1: 1}, "as committed"
     again.close()
+
+
+def test_a_store_that_cannot_be_kept_is_abandoned_and_says_why(
+    job: StateJob, cache: OpenStoreCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = take(cache, job)
+
+    def full() -> None:
+        raise DiskFullError("full")
+
+    monkeypatch.setattr(store, "flush_if_large", full)
+    with pytest.raises(DiskFullError):
+        cache.give_back(store)
+    again = take(cache, job)
+    assert (again is store, again.source) == (False, StateSource.REBUILT), "its files are not used again"
+    again.close()
+
+
+def test_a_cache_that_keeps_nothing_closes_each_store_cleanly(job: StateJob) -> None:
+    cache = OpenStoreCache(idle_seconds_max=0)
+    store = take(cache, job)
+    cache.give_back(store)
+    again = take(cache, job)
+    assert (again is store, again.source, again.fetched) == (False, StateSource.LOCAL, None)
+    again.close()
+
+
+def test_a_store_is_flushed_between_two_batches_once_many_mutations_are_in_memory(
+    job: StateJob, cache: OpenStoreCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushes: list[int] = []
+    monkeypatch.setattr(keyscale.state.subtask.store, "UNFLUSHED_MUTATIONS_MAX", 4)
+    store = take(cache, job)
+    monkeypatch.setattr(store.engine, "begin_flush", lambda: flushes.append(job.batch_id))
+    cache.give_back(store)
+    for size in (3, 1, 3, 4):
+        assert run_batch(cache, job, dict.fromkeys(range(size), 1)) is store
+    assert flushes == [1, 3], "before the batch of this number was committed"
+
+
+def test_a_store_that_catches_up_gives_up_a_merge_that_lacks_the_changelogs(tmp_path: Path) -> None:
+    job, cache = two_shards(tmp_path), OpenStoreCache()
+    job.checkpoint()
+    assert leftovers(job)
+    store = take(cache, job)
+    cache.give_back(store)
+    here, job.local_root = job.local_root, tmp_path / "elsewhere"
+    job.run_batch({1: 1})
+    job.local_root = here
+    again = take(cache, job)
+    assert again is store
+    assert entries(again) == job.reference
+    add(again, {2: 1})
+    job.commit(BatchId(job.batch_id + 1), [again.finish_batch(BatchId(job.batch_id + 1), "unique")])
+    cache.give_back(again)
+    cache.close()
+    assert not job.consolidate()
+    assert [each for each in consolidations(job.spec(0).local_directory(here)) if each.is_wanted] == []

@@ -114,13 +114,11 @@ def test_a_subtask_may_have_operator_state_alone_or_nothing(savepoint: NewSavepo
 
 
 def test_two_entries_of_one_key_are_refused_and_leave_no_scratch_files(savepoint: NewSavepoint, tmp_path: Path) -> None:
-    with (
-        pytest.raises(RowsInvalidError, match="'a': 1 rows have the key of another row"),
-        SubtaskWriter(NewSubtask(savepoint, "count", SCHEMA, 1, OWN), tmp_path / "scratch") as writer,
-    ):
+    with SubtaskWriter(NewSubtask(savepoint, "count", SCHEMA, 1, OWN), tmp_path / "scratch") as writer:
         for value in (b"1", b"2"):
             writer.add("a", stored({b"\0\2x": value}))
-        writer.finish()
+        with pytest.raises(RowsInvalidError, match="'a': 1 rows have the key of another row"):
+            writer.finish()
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
