@@ -497,3 +497,90 @@ def test_a_heartbeat_of_very_many_subtasks_leaves_them_out():
         )
         (operator,) = status.heartbeat().metrics.operators
         assert (len(operator.subtasks), operator.late_records % 3) == (shown, 0)
+
+
+def full_report(index: int, at: int, state_bytes: int | None) -> TaskReport:
+    """Returns a report whose measurements all differ, from `at` on."""
+    return TaskReport(
+        "run",
+        UID,
+        SubtaskIndex(index),
+        read_records=at + 1,
+        write_records=at + 2,
+        input_ms=at + 3,
+        open_ms=at + 4,
+        process_ms=at + 5,
+        output_ms=at + 6,
+        store_ms=at + 7,
+        finish_ms=at + 8,
+        processor_ms=at + 9,
+        processor_wait_ms=at + 10,
+        largest_key_group=at + 11,
+        largest_key_group_records=at + 12,
+        key_groups={at + 11: at + 12, at: 1},
+        latest_event_ms=at + 13,
+        state_bytes=state_bytes,
+        counts={"late_records": at + 15, "dead_letters": at + 16},
+    )
+
+
+def full_subtask(index: int, at: int, busy_ratio: float, state_bytes: int) -> SubtaskMetrics:
+    """Returns the metrics that `full_report` leads to."""
+    return SubtaskMetrics(
+        index=index,
+        read_records=at + 1,
+        write_records=at + 2,
+        busy_ratio=busy_ratio,
+        input_ms=at + 3,
+        open_ms=at + 4,
+        process_ms=at + 5,
+        output_ms=at + 6,
+        store_ms=at + 7,
+        finish_ms=at + 8,
+        processor_ms=at + 9,
+        processor_wait_ms=at + 10,
+        largest_key_group=at + 11,
+        largest_key_group_records=at + 12,
+        state_bytes=state_bytes,
+    )
+
+
+def test_the_metrics_of_an_operator_have_each_measurement_of_its_tasks_in_its_place() -> None:
+    time = JobTime({UID: EventTime(400, 300), OperatorUid("other"): EventTime(1, 1)})
+    (first,) = operator_metrics({UID: (full_report(0, 100, 114), full_report(1, 200, 214))}, time, 1000)
+    assert first == OperatorMetrics(
+        uid=UID,
+        subtasks=[full_subtask(0, 100, 0.0, 114), full_subtask(1, 200, 0.0, 214)],
+        key_groups=[
+            {"key_group": group, "records": count} for group, count in ((211, 212), (111, 112), (100, 1), (200, 1))
+        ],
+        batch_records=302,
+        read_records=302,
+        write_records=304,
+        watermark_ms=300,
+        watermark_lag_ms=700,
+        event_time_lag_ms=787,
+        late_records=330,
+        dead_letters=332,
+    )
+    time = JobTime({UID: EventTime(400, 350)})
+    batch = operator_metrics({UID: (full_report(0, 10, 24), full_report(1, 20, None))}, time, 2000)
+    (total,) = added_up([first], batch, 100.0, reads=Span(1000, 0.5), writes=Span(500, 0.25))
+    assert total == OperatorMetrics(
+        uid=UID,
+        subtasks=[full_subtask(0, 10, 0.64, 24), full_subtask(1, 20, 1.0, 214)],
+        key_groups=[{"key_group": group, "records": count} for group, count in ((31, 32), (21, 22), (10, 1), (20, 1))],
+        batch_records=32,
+        read_records=334,
+        write_records=338,
+        read_records_per_second=32.0,
+        write_records_per_second=68.0,
+        watermark_ms=350,
+        watermark_lag_ms=1650,
+        event_time_lag_ms=1967,
+        late_records=390,
+        dead_letters=394,
+    )
+    (waiting,) = added_up([total], batch, 0.0, reads=None, writes=Span(500, 0.25))
+    assert (waiting.read_records_per_second, waiting.write_records_per_second) == (32.0, 68.0)
+    assert [subtask.busy_ratio for subtask in waiting.subtasks] == [1.0, 1.0]

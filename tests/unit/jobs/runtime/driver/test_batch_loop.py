@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec import structs
 
 from keyscale.identifiers import Attempt, BatchId, JobId, OperatorUid, SubtaskIndex
 from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
@@ -14,12 +16,13 @@ from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver import batch_loop
 from keyscale.jobs.runtime.driver.attempt import OpenAttempt
+from keyscale.jobs.runtime.driver.backlog import Reached
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.journal import Journal
 from keyscale.jobs.runtime.errors import BatchOrderError, CheckpointNotBegunError, RunEndedError
 from keyscale.jobs.runtime.executor.task import BatchTime
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
-from keyscale.metrics import BATCH_PARTS
+from keyscale.metrics import BATCH_PARTS, GAUGE
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned
@@ -30,6 +33,7 @@ from keyscale.state.log.commit_log import CommitLog, FencedError
 from keyscale.state.log.resolution import resolve
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.opened_shards import StateSource
+from keyscale.user_series import UserSeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -333,3 +337,99 @@ def test_a_job_is_idle_when_its_last_batch_with_input_is_long_ago(time: Time, jo
     time.seconds += 1.0
     assert job.loop.fire_timers(10.0)
     assert job.loop.fire_timers(10.0), "a batch of time alone is no input"
+
+
+def test_what_sinks_take_and_what_hosts_and_users_measure_is_told_with_the_batch(
+    time: Time, job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, gauge = job.runner.run, UserSeries("counts", "age", GAUGE, {}, (7,))
+
+    def run_with_times(*given: Any, **named: Any) -> BatchOutcome:
+        found = run(*given, **named)
+        (report,) = found.reports[COUNTS]
+        told = structs.replace(report, user_series=(gauge,), user_help={"age": "of a session"})
+        return replace(found, reports={COUNTS: (told,)}, sink_ms={SINK: 400.0}, waited_ms=300.0)
+
+    monkeypatch.setattr(job.runner, "run", time.pass_before(2.0, run_with_times))
+    measured = iter([{"process_ms": 5}, {}, {"process_ms": 9}])
+    monkeypatch.setattr(job.loop, "_measure", lambda: next(measured))
+    caplog.set_level("INFO")
+    shown = []
+    for number in range(3):
+        job.begin(number)
+        metrics = job.status.heartbeat().metrics
+        shown.append(metrics.process_ms)
+    assert shown == [5, 5, 9], "hosts are measured after a batch, and not after each"
+    assert [batch.sink_ms for batch in metrics.recent_batches] == [700, 700, 700]
+    assert [(sink.uid, sink.write_ms) for sink in metrics.sinks] == [(SINK, 8400.0)]
+    assert [(series.name, series.values) for series in metrics.user_gauges] == [("age", [7])]
+    assert metrics.user_help == {"age": "of a session"}
+    moves = [f"batch {number}: counts[0] runs on host; its state is {StateSource.REBUILT.value}" for number in range(3)]
+    assert caplog.messages == [moves[0], "first commit: batch 0 after 2000 ms", *moves[1:]]
+
+
+def test_how_far_the_job_has_read_is_that_of_its_committed_batches(job: Job) -> None:
+    assert job.loop.reached() == Reached({}, -1)
+    job.begin(0, "v1\nzero")
+    assert job.loop.reached() == Reached({"offsets/0": "v1\nzero"}, 0)
+    assert job.loop.fire_timers()
+    assert job.loop.reached().batch == 0, "Spark's own number"
+    assert job.loop.committed.batch_id == 1
+
+
+def test_a_stop_ends_the_wait_of_a_checkpoint_for_a_planned_batch(tmp_path: Path) -> None:
+    job = Job(tmp_path, planned=True)
+    job.loop.refuse()
+    with pytest.raises(RunEndedError), job.loop.paused(LATER):
+        raise AssertionError("the run has ended")
+    with pytest.raises(RunEndedError, match="the run has ended"):
+        job.begin(0)
+    assert (job.runner.calls, job.failures) == ([], [])
+
+
+def test_a_failed_batch_ends_the_loop_and_is_told_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ValueError("of the function")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    job.begin(0)
+    monkeypatch.setattr(job.runner, "run", fail)
+    with pytest.raises(ValueError, match="of the function"):
+        job.begin(1)
+    assert job.failures == [error]
+    with pytest.raises(RunEndedError):
+        job.begin(1)
+    assert (job.failures, len(job.commits()), job.loop.committed.batch_id) == ([error], 1, 0)
+    assert not job.loop.fire_timers()
+
+
+def test_a_new_base_is_taken_between_batches_and_of_several_the_newest(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    based: list[str] = []
+    rebased = CommittedState.rebased
+
+    def noted(state: CommittedState, manifest: Any) -> CommittedState:
+        based.append(f"{manifest.name} after {state.batch_id}")
+        return rebased(state, manifest)
+
+    monkeypatch.setattr(CommittedState, "rebased", noted)
+
+    def base(name: str) -> None:
+        job.loop.rebase(cast("Any", SimpleNamespace(name=name, operators=())))
+
+    base("first")
+    base("second")
+    assert based == []
+    job.begin(0)
+    assert based == ["second after -1"]
+    base("third")
+    assert job.loop.fire_timers()
+    base("fourth")
+    with job.loop.paused(LATER):
+        assert based[1:] == ["third after 0", "fourth after 1"]
+    base("fifth")
+    job.loop.wait_until_rebased()
+    job.loop.wait_until_rebased()
+    assert based[3:] == ["fifth after 1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -563,3 +564,24 @@ def test_an_attempt_without_a_right_begins_nothing(run: JobRun, monkeypatch: pyt
     with pytest.raises(SinkForbiddenError):
         play(run, monkeypatch, RunOutcome(DriverState.FINISHED))
     assert run._status.heartbeat().state is DriverState.FAILED
+
+
+def test_a_last_report_that_does_not_arrive_is_logged_and_changes_nothing(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(job_run, "Execution", Executions(run, RunOutcome(DriverState.FINISHED)))
+    closed: list[str] = []
+    monkeypatch.setattr(Reports, "close", lambda _, seconds: closed.append(f"after {seconds:g} s"))
+    monkeypatch.setattr(run._diagnostics, "close", lambda: closed.append("diagnostics"))
+    state, _ = run_script(run, monkeypatch, lambda environment: environment.execute("topology"))
+    assert (state, closed) == (DriverState.FINISHED, ["after 60 s", "diagnostics"])
+    assert caplog.messages == ["the control plane did not receive the last report"]
+
+
+def test_commands_outlast_a_run_and_the_ends_of_its_thread_do_not() -> None:
+    commands: Any = queue.SimpleQueue()
+    first, second = (Command(id=name, kind=CommandKind.CHECKPOINT) for name in ("first", "second"))
+    for command in (None, first, None, second, None):
+        commands.put(command)
+    job_run.forget_ends(commands)
+    assert [commands.get_nowait() for _ in range(commands.qsize())] == [first, second]

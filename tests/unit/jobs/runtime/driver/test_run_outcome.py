@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.jobs.errors import UserFunctionError
 from keyscale.jobs.operators.failures import TaskOrigin, with_origin
+from keyscale.jobs.protocol.messages import Failure
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox, log_failure
 from keyscale.state.errors import DiskFullError
 from keyscale.state.log.commit_log import FencedError
@@ -57,3 +58,37 @@ def test_a_waiting_thread_gets_the_outcome() -> None:
     box = RunOutcomeBox()
     threading.Timer(0.01, box.give, (RunOutcome(DriverState.FINISHED),)).start()
     assert box.wait(30) == RunOutcome(DriverState.FINISHED)
+
+
+def test_a_failure_is_taken_back_unless_a_stop_or_a_fence_has_come_after_it() -> None:
+    box = RunOutcomeBox()
+    box.give(RunOutcome.by(RuntimeError("first")))
+    box.give(RunOutcome.by(RuntimeError("second")))
+    assert box.reopen() is None
+    assert (box.outcome, box.wait(0)) == (None, None)
+    box.give(RunOutcome.by(RuntimeError("third")))
+    box.give(RunOutcome(DriverState.STOPPED))
+    box.give(RunOutcome(DriverState.FENCED))
+    box.give(RunOutcome.by(RuntimeError("fourth")))
+    assert box.outcome is not None
+    assert box.outcome.state is DriverState.FAILED
+    assert box.reopen() == RunOutcome(DriverState.STOPPED)
+    assert box.wait(0) == RunOutcome(DriverState.STOPPED)
+    assert box.reopen() is None, "each outcome counts once"
+
+
+def test_a_failure_that_is_final_says_why_and_all_of_its_facts_are_told() -> None:
+    origin = TaskOrigin(operator_uid="counts", subtask=0, user_traceback=None)
+    error = with_origin(UserFunctionError("TypeError"), origin)
+    failure = RunOutcome(DriverState.FAILED, error, "the limit is 2 restarts").failure
+    assert failure == Failure(
+        code="JOB_FUNCTION_FAILED",
+        message="TypeError (the limit is 2 restarts)",
+        traceback=None,
+        operator_uid="counts",
+        subtask=0,
+        advice=error.advice,
+        final=True,
+    )
+    assert RunOutcome(DriverState.STOPPED, error).failure is None
+    assert RunOutcome(DriverState.FAILED).failure is None
