@@ -1,13 +1,17 @@
 """Guards, endpoints and their answers."""
 
 from contextvars import ContextVar
-from typing import Annotated
+from types import SimpleNamespace
+from typing import Annotated, Any
 
 import httpx
+import pytest
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from pydantic import BaseModel, Field, field_serializer
 
-from keyscale.api.control_plane.guarded_route import GuardedRoute
+from keyscale.api.access.in_flight import InFlight
+from keyscale.api.control_plane.guarded_route import GuardedRoute, ReportRoute, UploadRoute
+from keyscale.api.errors import TooManyInFlightError
 from tests.support.coroutines import run_coroutine
 
 STEPS: ContextVar[tuple[str, ...]] = ContextVar("STEPS", default=())
@@ -132,3 +136,66 @@ def test_a_long_answer_is_compressed_for_who_accepts_it_and_says_the_same() -> N
     assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
     short = ask("GET", "/steps", encodings="gzip")
     assert "content-encoding" not in short.headers
+
+
+def test_a_misspelt_parameter_is_refused_with_the_names_that_there_are() -> None:
+    refused = ask("GET", "/steps?limt=3&limit=2&all=1")
+    assert refused.status_code == 422
+    message = "The query parameters are: limit"
+    assert [(each["loc"], each["msg"]) for each in refused.json()["detail"]] == [
+        (["query", "limt"], message),
+        (["query", "all"], message),
+    ]
+    assert ask("DELETE", "/made?dry_run=true").json()["detail"][0]["msg"] == "The query parameters are: none"
+    assert ask("GET", "/steps?limt=3", as_user=False).status_code == 401
+
+
+def request(length: int | None, **state: Any) -> Request:
+    """A request with an announced body; None: in chunks."""
+    header = (b"transfer-encoding", b"chunked") if length is None else (b"content-length", str(length).encode())
+    places = {name: InFlight("place", "places", 8, 1) for name in ("uploads", "reports")}
+    application = SimpleNamespace(state=SimpleNamespace(context=SimpleNamespace(**places)))
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [header]}
+    return Request({**scope, "app": application, "state": state})
+
+
+def endpoint() -> None:
+    """Answers nothing."""
+
+
+ANN, BEN = SimpleNamespace(id="ann"), SimpleNamespace(id="ben")
+OF_A, OF_B = SimpleNamespace(job_id="a"), SimpleNamespace(job_id="b")
+LARGE = GuardedRoute.unguarded_bytes_max + 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "first", "second"), [(UploadRoute, "user", ANN, BEN), (ReportRoute, "driver", OF_A, OF_B)]
+)
+@pytest.mark.parametrize("length", [LARGE, None])
+def test_a_large_body_takes_the_place_of_its_sender_and_gives_it_back(
+    kind: type[GuardedRoute], name: str, first: Any, second: Any, length: int | None
+) -> None:
+    route, mine = kind("/", endpoint), request(length, **{name: first})
+    other = request(length, **{name: second})
+    other.scope["app"] = mine.scope["app"]
+    for _ in range(2):
+        with route.slot(mine), route.slot(other), pytest.raises(TooManyInFlightError), route.slot(mine):
+            pytest.fail("a second place")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "sender", "length"),
+    [(UploadRoute, "user", ANN, 0), (ReportRoute, "driver", OF_A, LARGE - 1), (ReportRoute, "user", ANN, LARGE)],
+)
+def test_a_body_that_is_small_or_of_no_driver_takes_no_place(
+    kind: type[GuardedRoute], name: str, sender: Any, length: int
+) -> None:
+    route, mine = kind("/", endpoint), request(length, **{name: sender})
+    with route.slot(mine), route.slot(mine):
+        """Both are read at once."""
+
+
+def test_an_upload_has_its_place_however_small_it_is() -> None:
+    route, mine = UploadRoute("/", endpoint), request(1, user=ANN)
+    with route.slot(mine), pytest.raises(TooManyInFlightError), route.slot(mine):
+        pytest.fail("a second upload")
