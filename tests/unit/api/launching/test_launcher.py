@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,17 @@ from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.launching import launcher as launching
 from keyscale.api.launching import supervisor
 from keyscale.api.launching.driver_log import LOG_FILE, LogWriter
+from keyscale.api.launching.driver_start import DriverStart
 from keyscale.api.launching.launcher import Launcher, Seen
 from keyscale.api.launching.processes import ProcessState, kill_all, strays_of
 from keyscale.api.launching.supervisor import Output
+from keyscale.api.libraries.job_libraries import JobLibraries
+from keyscale.api.libraries.library_cache import PlacedLibraries
 from keyscale.api.settings import Settings
-from keyscale.db.models import Attempt, Revision
+from keyscale.db.models import Attempt, Job, Revision
 from keyscale.jobs.protocol.redaction import Mask
 from keyscale.jobs.protocol.specification import JobSpec
+from keyscale.log_lines import FIELDS_VARIABLE
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -137,6 +142,71 @@ def test_the_state_of_a_run_follows_from_its_supervisor_its_exit_code_and_its_st
         setattr(attempt, name, value)
     assert launcher.inspect(attempt) == expected
     assert polled == [], "another run"
+
+
+@pytest.mark.parametrize("taken_by", ["spare", "new", None])
+def test_a_run_is_launched_once_its_record_is_stored_by_a_spare_or_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_by: str | None
+) -> None:
+    """`taken_by`: None if the supervisor cannot be started."""
+    steps: list[Any] = []
+    enclosures: Any = SimpleNamespace(
+        variables=lambda run: {"QUOTA": f"of {run}"}, command=lambda run: ["enclosed", run]
+    )
+    launcher = Launcher(
+        Settings(home=tmp_path, store_url="file:///store"), enclosures=enclosures, note_start=steps.append
+    )
+    process: Any = SimpleNamespace(poll=lambda: None)
+
+    def supervised(*start: Any) -> Any:
+        steps.append(start)
+        if taken_by is None:
+            raise OSError
+        return process
+
+    directory = tmp_path / "runs" / "job" / "4"
+    own = DriverStart(directory, ["driver"], {"A": "b"})
+    given = {**own.variables, "QUOTA": "of job-4", FIELDS_VARIABLE: '{"job": "flights"}'}
+    expected = DriverStart(directory, ["driver"], given)
+    monkeypatch.setattr(launcher, "_make_directories_of_job", lambda _, work, user: steps.append((work, user)))
+    monkeypatch.setattr(launcher, "keep_record", lambda _, record: steps.append(record))
+    monkeypatch.setattr(
+        launcher, "start_of", lambda *of: own if of[1:] == ("revision", attempt, "brought", "grant") else None
+    )
+    monkeypatch.setattr(
+        launcher.spares, "take", lambda start: process if start == expected and taken_by == "spare" else None
+    )
+    monkeypatch.setattr(launching, "start_supervised", supervised)
+    attempt = Attempt(job_id="job", number=4, launched_on=launcher.place)
+    arguments: Any = ("revision", attempt, "brought", "grant", "the record", {"job": "flights"})
+    launcher.launch(Job(id="job", name="flights"), *arguments)
+    begun = [(directory / "work", None), "the record", "spare" if taken_by == "spare" else "new"]
+    cold = [(directory, ["driver"], given, ["enclosed", "job-4"])]
+    assert steps == (begun if taken_by == "spare" else begun + cold)
+    assert launcher.inspect(attempt).state is (DEAD if taken_by is None else STARTING)
+
+
+def test_a_run_gets_its_libraries_and_the_libraries_of_other_runs_stay(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = PlacedLibraries((tmp_path / "a" / "site",), (), (tmp_path / "b.jar",), ("a", "b"))
+    kept: list[Any] = []
+    monkeypatch.setattr(launcher.libraries, "place", lambda files: {("file",): placed}[files])
+    monkeypatch.setattr(launcher.libraries, "sweep", kept.append)
+    rules: Any = SimpleNamespace(
+        jars_of=lambda packages: {("kafka",): [tmp_path / "k.jar", tmp_path / "b.jar"]}[packages]
+    )
+    monkeypatch.setattr(launcher, "_settings", replace(launcher._settings, jar_rules=rules))
+    for run, sha256s in (("other/1", "c"), ("other/2", "d\nc"), ("third/1", "")):
+        directory = launcher._settings.runs_directory / run
+        directory.mkdir(parents=True)
+        (directory / "libraries").write_text(sha256s)
+    run = launcher._run_directory("job", 1)
+    run.mkdir(parents=True)
+    found = launcher.place_libraries(JobLibraries(("file",), ("kafka",)), run)  # type: ignore[arg-type]
+    assert found == replace(placed, jars=(tmp_path / "b.jar", tmp_path / "k.jar")), "each jar once"
+    assert (run / "libraries").read_text() == "a\nb"
+    assert kept == [{"a", "b", "c", "d"}]
 
 
 def log_of(launcher: Launcher, attempt: int) -> bytes:
