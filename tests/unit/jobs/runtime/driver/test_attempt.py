@@ -861,3 +861,28 @@ def test_a_claim_is_of_the_snapshot_that_the_attempt_begins_with(
     )
     assert again.claims is not is_other
     assert not fall_back(store, assignment(store, 1), replace(opened, claims=True, manifest=None)).claims
+
+
+def test_all_checkpoints_with_damaged_positions_are_skipped(store: ObjectStore) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    intact, *damaged = (checkpointed(store, first, number + 1, number) for number in range(3))
+    for each in damaged:
+        assert each.positions is not None
+        store.put(each.positions.path, b"?" * each.positions.size_bytes)
+    opened = open_attempt(store, assignment(store, 2), OPERATORS)
+    assert opened.manifest == intact
+    assert opened.unusable == {each.path for each in damaged}
+    assert opened.resume.batch_id == 2, "the log has the batches since"
+    with pytest.raises(RestoreRefusedError, match="the source positions of job/chk-2"):
+        open_attempt(store, rewinding(store, 3, damaged[0]), OPERATORS)
+
+
+def test_spark_continues_after_its_own_last_batch_beside_batches_of_time() -> None:
+    time = JobTime(time_batches=2)
+    files = {f"offsets/{number}": offsets(number) for number in (2, 3, 4)}
+    committed = resume_point(batch_id=BatchId(5), time=time)
+    planned = replace(committed, planned=BatchPlanned(Attempt(1), BatchId(6), {}))
+    for resume in (committed, planned):
+        assert [name for name in resume_positions(files, resume) if name.startswith("commits/")] == ["commits/3"]
+    fresh = resume_point(batch_id=BatchId(1), time=time, positions={"metadata": "m"})
+    assert resume_positions({}, fresh) == {"metadata": "m"}, "Spark has committed no batch"

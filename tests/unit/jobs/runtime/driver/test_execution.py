@@ -6,6 +6,7 @@ import contextlib
 import json
 import pickle
 import queue
+import time
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -19,10 +20,19 @@ from keyscale.jobs.errors import SinkUnavailableError, SourceRecordsLostError
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
 from keyscale.jobs.graph.nodes import NodeId, Timestamps, TimestampsNode
 from keyscale.jobs.graph.topology import TopologyBuilder
-from keyscale.jobs.protocol.messages import Assignment, Command, CommandResult, Commit, LiveSettings
+from keyscale.jobs.protocol.messages import (
+    Assignment,
+    Command,
+    CommandResult,
+    Commit,
+    Failure,
+    LiveRescale,
+    LiveSettings,
+)
 from keyscale.jobs.protocol.specification import CheckpointSettings, JobSpec
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
+from keyscale.jobs.runtime.control.reporter import Following
 from keyscale.jobs.runtime.driver import execution
 from keyscale.jobs.runtime.driver.attempt import OpenAttempt
 from keyscale.jobs.runtime.driver.execution import (
@@ -50,7 +60,7 @@ from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundErro
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.plan import CoverError
 from keyscale.state.retention.deletion_plan import RetentionPolicy
-from keyscale.vocabulary import CommandKind, DriverState
+from keyscale.vocabulary import CommandKind, DriverState, RescalePhase
 from tests.support.drivers.assignments import assignment as new_assignment
 
 if TYPE_CHECKING:
@@ -625,6 +635,10 @@ def test_the_first_execution_opens_the_attempt_and_the_next_one_opens_it_again(
     first = driver.execution._open()
     assert driver.execution.has_opened
     assert first.journal == ("journal", driver.execution._retries)
+    assert (driver.execution._info.ranges, [len(each) for each in driver.execution._places.specs.values()]) == (
+        opened.ranges,
+        [1],
+    ), "the ranges of the opening outrank those of the assignment"
     driver.execution._placement = notes.of("placement", "release")
     again = Execution(driver.context, topology(), driver.execution)
     assert again._open().journal == ("journal", again._retries)
@@ -642,10 +656,41 @@ class Loops:
         self.reached, self.start = "reached", "start"
 
 
-@pytest.mark.parametrize("ends_well", [True, False])
-@pytest.mark.parametrize("has_timers", [True, False])
+def switched(driver: Driver, notes: Notes) -> None:
+    """Makes the execution the one of a live rescale that has held the batches for 1.5 s."""
+    driver.execution._held_since = time.monotonic() - 1.5
+    driver.execution._after = cast("Any", SimpleNamespace(_placement=notes.of("placement before", "release")))
+    driver.status.rescales(
+        LiveRescale(command_id="c", phase=RescalePhase.SWITCH, from_attempt=2, to_attempt=3, began_at_ms=1)
+    )
+
+
+def require_verified(driver: Driver) -> None:
+    rescale = driver.status.heartbeat().rescale
+    assert rescale is not None
+    assert (rescale.phase, rescale.held_ms is not None) == (RescalePhase.VERIFY, True)
+    assert 1500 <= (rescale.held_ms or 0) < 60_000
+
+
+def require_failure(driver: Driver, on_failure: Any) -> None:
+    driver.box.reopen()
+    on_failure(FAILED)
+    assert driver.box.outcome == RunOutcome(DriverState.FAILED, FAILED)
+
+
+def end_watch(driver: Driver, notes: Notes) -> None:
+    """Ends the watch of a sleeping driver, and notes it where a driver that does not sleep ends it."""
+    assert "backlog.end" not in notes
+    driver.context.sleep.end_watch()
+    notes.insert(-1, notes.pop())
+
+
+@pytest.mark.parametrize(
+    ("way", "has_timers"),
+    [("ends", True), ("ends", False), ("fails", True), ("fails", False), ("sleeps", True), ("is rescaled", False)],
+)
 def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_well: bool, has_timers: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, has_timers: bool
 ) -> None:
     driver, notes = Driver(tmp_path), Notes()
     run = driver.execution
@@ -674,8 +719,10 @@ def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
 
     def wait_for_end(*_: Any) -> None:
         notes.append(f"wait while {driver.status.state}")
-        if not ends_well:
+        if way == "fails":
             raise FAILED
+        if way == "sleeps":
+            driver.box.give(ASLEEP)
 
     runner = SimpleNamespace(of_query=lambda frame: f"query of {frame}")
     parts = {
@@ -704,12 +751,20 @@ def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
     monkeypatch.setattr(run, "_coordinator", lambda *_: notes.of("coordinator", "start"))
     monkeypatch.setattr(run, "_wait_for_end", wait_for_end)
     monkeypatch.setattr(run, "_go_down", lambda _, query, __: notes.append(f"go down {query}"))
-    with contextlib.nullcontext() if ends_well else pytest.raises(SinkUnavailableError):
+    if way == "is rescaled":
+        switched(driver, notes)
+    with pytest.raises(SinkUnavailableError) if way == "fails" else contextlib.nullcontext():
         run.run()
+    if way == "sleeps":
+        end_watch(driver, notes)
+    if way == "is rescaled":
+        require_verified(driver)
+    assert driver.status.slots == 7
     assert notes == [
         "backlog.start",
         "backlog.follow reached",
         "split for 2",
+        *(["placement before.release"] if way == "is rescaled" else []),
         "coordinator.start",
         "watch.start",
         *(["timer_loop.start"] if has_timers else []),
@@ -727,8 +782,7 @@ def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
     assert (loop.named["directory"], loop.named["batch_interval_ms"]) == (tmp_path / "work" / "positions-3", 250)
     assert loop.named["positions"] == {"offsets/7": "v1", "more": ""}
     assert loop.named["status"] is driver.status
-    loop.named["on_failure"](FAILED)
-    assert driver.box.outcome == RunOutcome(DriverState.FAILED, FAILED)
+    require_failure(driver, loop.named["on_failure"])
 
 
 def idle(driver: Driver, **watch: Any) -> Sleep:
@@ -863,3 +917,92 @@ def test_a_checkpoint_after_a_failed_live_rescale_has_a_number_above_those_of_bo
     checkpoints.next_id, checkpoints.base = CheckpointId(9), manifest(8)
     assert driver.execution.next_checkpoint_id == 9
     assert driver.execution.newest_manifest is checkpoints.base
+
+
+def test_a_live_rescale_begins_with_the_state_that_it_has_taken_over_and_restores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, notes = Driver(tmp_path, manifest(6)), Notes()
+    run, counters = driver.execution, JobCounters(input_records=5)
+    committed = SimpleNamespace(batch_id=4, counters=counters, sinks={"out": "token"}, rewinds=("rewind",))
+    runner = notes.of("runner", "take_over", "publish", "recover")
+    run._prepared = cast("Any", SimpleNamespace(runner=runner, frame="frame"))
+    run._taken_over = cast("Any", committed)
+    opened = replace(driver.opened, positions={"offsets/4": "v1"})
+    sources = SimpleNamespace(positions=lambda files: {**files, "more": ""})
+    monkeypatch.setattr(run, "_sources_of", lambda _: sources)
+    monkeypatch.setattr(run, "_context", replace(driver.context, spark=cast("Any", SimpleNamespace(sparkContext=None))))
+    monkeypatch.setattr(execution, "BatchLoop", Loops)
+    found, loop = run._begun(opened, cast("Any", None), cast("Any", None))
+    assert found is opened
+    assert notes == [
+        "runner.take_over 4 ('rewind',)",
+        "runner.publish {'out': 'token'}",
+        "runner.recover 4 ('rewind',) None",
+    ]
+    assert cast("Any", loop).arguments == ("frame", runner, opened, committed)
+    assert cast("Any", loop).named["positions"] == {"offsets/4": "v1", "more": ""}
+    beat = driver.status.heartbeat()
+    assert beat.restored_at_ms is not None
+    assert beat.metrics.counters is not None
+    assert beat.metrics.counters.input_records == 5
+
+
+def test_the_attempt_of_a_live_rescale_is_opened_at_the_end_of_the_log_and_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, calls = Driver(tmp_path), list[Any]()
+    journal = SimpleNamespace(last_position=8, with_retries=lambda retries: ("journal", retries))
+    driver.execution._opened = before = replace(driver.opened, journal=cast("Any", journal))
+    given = assignment(tmp_path, attempt=4, revision=6, parallelism=4)
+    reporter = SimpleNamespace(follow=calls.append, nudge=lambda: calls.append("nudge"))
+    context = replace(driver.context, assignment=given, token="next", reporter=cast("Any", reporter))  # noqa: S106
+    driver.status.begins(3)
+    following = driver.execution.following(context)
+
+    class Committed:
+        def divided(self, specs: Any, position: int) -> Any:
+            calls.append(({uid: len(each) for uid, each in specs.items()}, position))
+            return "divided"
+
+    def open_next(*arguments: Any, **named: Any) -> Any:
+        assert driver.execution.is_followed, "from now on the attempt before appends nothing"
+        calls.append((arguments, named))
+        return before
+
+    committed = Committed()
+    monkeypatch.setattr(execution, "open_next_attempt", open_next)
+    following.take_over(cast("Any", committed), "manifest", 12.5)  # type: ignore[arg-type]
+    assert calls == [
+        ({"count": 4}, 9),
+        ((before, given, following._operators, committed, "manifest"), {"ranges": KeyGroupRanges.of_count(8, 4)}),
+        Following("job", 4, "next"),
+        "nudge",
+    ]
+    assert (following._taken_over, following._held_since, following.is_unverified) == ("divided", 12.5, True)
+    assert following._opened is not None
+    assert following._opened.journal == ("journal", following._retries)
+    beat = driver.status.heartbeat()
+    assert (beat.attempt, beat.revision, driver.settings.newest.spec.parallelism) == (4, 6, 4)
+    assert not driver.execution.has_opened
+    assert following.has_opened
+
+
+def test_a_driver_that_goes_back_answers_the_rescale_with_its_failure(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    failure = Failure(code="X", message="the first batch failed")
+    driver.status.begins(4)
+    driver.status.rescales(
+        LiveRescale(command_id="c", phase=RescalePhase.VERIFY, from_attempt=3, to_attempt=4, began_at_ms=1)
+    )
+    command = Command(id="c", kind=CommandKind.RESCALE)
+    driver.execution._context = replace(driver.context, rescaled_by=command, failure=failure)
+    driver.execution._announce()
+    beat = driver.status.heartbeat()
+    assert beat.attempt == 3
+    assert beat.rescale is not None
+    assert beat.rescale.failure == failure
+    assert beat.results == [CommandResult(command_id="c", status="FAILED", failure=failure)]
+    assert driver.reports == ["nudge"]
+    driver.execution._announce()
+    assert driver.reports == ["nudge"], "an attempt is announced once"
