@@ -12,9 +12,10 @@ from keyscale.state.documents.log_entries import BatchPlanned
 from keyscale.state.layout import JOB_RECORDS, Layout
 from keyscale.state.log.commit_log import FencedError
 from keyscale.state.log.recovery import missing_files
+from keyscale.state.objects.errors import StoreRefusedError
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.objects.object_store import TEMPORARY_PREFIX
-from keyscale.state.retention.deleted_job import delete_job_objects
+from keyscale.state.retention.deleted_job import DeletedObjects, delete_job_objects
 from keyscale.state.retention.deletion_plan import RetentionError
 from keyscale.state.retention.snapshot_deletion import delete_snapshot
 from keyscale.state.snapshot.own_copy import own_copy
@@ -219,3 +220,45 @@ def test_unfinished_writes_of_killed_processes_are_removed_when_they_are_old(job
     assert delete_job_objects(job.store, JOB, is_last=True).unfinished_writes == 0
     assert delete_job_objects(job.store, JOB, is_last=True, writes_before_ms=LATER_MS).unfinished_writes == 1
     assert not (tmp_path / "store" / JOB).exists()
+
+
+def small_job(tmp_path: Path) -> LocalObjectStore:
+    """The objects of a job without Spark: two records, two files and two unfinished writes."""
+    store = LocalObjectStore(tmp_path / "small")
+    layout = Layout(JOB)
+    store.put(layout.record(Attempt(1)), b"1")
+    store.put(layout.recorded_artifact("ab"), b"22")
+    store.put(f"{layout.shared}a", b"333")
+    store.put(f"{layout.checkpoints}1/b", b"4444")
+    for path in (layout.record(Attempt(1)), f"{layout.shared}a"):
+        (tmp_path / "small" / path).with_name(f"{TEMPORARY_PREFIX}x").write_bytes(b"x")
+    return store
+
+
+def test_records_files_and_unfinished_writes_of_both_are_counted(tmp_path: Path) -> None:
+    done = delete_job_objects(small_job(tmp_path), JOB, is_last=True, writes_before_ms=LATER_MS)
+    assert done == DeletedObjects(objects=4, size_bytes=10, unfinished_writes=2, savepoints=())
+
+
+def test_a_store_that_does_not_show_unfinished_writes_deletes_the_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise StoreRefusedError("no right to list uploads")
+
+    store = small_job(tmp_path)
+    monkeypatch.setattr(store, "remove_unfinished", refuse)
+    done = delete_job_objects(store, JOB, is_last=True, writes_before_ms=LATER_MS)
+    assert done == DeletedObjects(objects=4, size_bytes=10, unfinished_writes=0, savepoints=())
+
+
+@pytest.mark.parametrize("content", [b"", b"the job was deleteX", b"the job was deleted!"])
+def test_only_the_end_of_a_log_counts_as_its_end(tmp_path: Path, content: bytes) -> None:
+    store, layout = LocalObjectStore(tmp_path / "small"), Layout(JOB)
+    store.put(layout.log_entry(3), content)
+    delete_job_objects(store, JOB, is_last=False)
+    assert {info.path: store.get(info.path) for info in store.list(layout.job)} == {
+        layout.log_entry(4): b"the job was deleted"
+    }
+    delete_job_objects(store, JOB, is_last=False)
+    assert [info.path for info in store.list(layout.job)] == [layout.log_entry(4)]
