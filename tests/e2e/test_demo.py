@@ -120,7 +120,7 @@ def test_a_short_demo_of_upgrades_ends_with_every_number_of_both_jobs_right_and_
         assert isinstance(verdict, UpgradeVerdict)
         assert [change["status"] for change in verdict.changes] == ["COMPLETED", "ROLLED_BACK"]
         assert all(change["downtime_ms"] is not None for change in verdict.changes)
-        for told in ("it counts wrongly", "migrated", "departure_delay", "rolled back by itself"):
+        for told in ("it counts wrongly", "MIGRATED", "departure_delay", "rolled back by itself"):
             assert told in shown
 
 
