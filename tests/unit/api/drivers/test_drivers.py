@@ -49,6 +49,7 @@ from keyscale.vocabulary import (
     OperationStatus,
     RescaleMode,
     RestoreMode,
+    SnapshotOwner,
 )
 
 NOW_MS, SHARED_MS = 50_000, 70_000
@@ -271,6 +272,33 @@ class TestCheckpoint:
             send(rows, report(external_path="file:///elsewhere"))
         assert (rows.checkpoint, rows.noted) == (None, [])
 
+    @pytest.mark.parametrize(("attempt", "owner"), [(4, SnapshotOwner.USER), (3, SnapshotOwner.PLATFORM)])
+    def test_its_owner_stays_but_a_newer_attempt_takes_another_one_under_its_number(
+        self, rows: Rows, attempt: int, owner: SnapshotOwner
+    ) -> None:
+        rows.checkpoint = known(IN_PROGRESS, attempt=attempt, owner=SnapshotOwner.USER)
+        send(rows, report())
+        assert (rows.checkpoint.owner, rows.checkpoint.attempt) == (owner, 4)
+
+    @pytest.mark.parametrize(
+        ("columns", "owner"),
+        [
+            ({"kind": OperationKind.SAVEPOINT}, SnapshotOwner.USER),
+            ({"kind": OperationKind.UPGRADE}, SnapshotOwner.PLATFORM),
+            ({"kind": OperationKind.UPGRADE, "job_id": "other"}, SnapshotOwner.USER),
+            (None, SnapshotOwner.USER),
+        ],
+    )
+    def test_a_savepoint_is_of_who_has_asked_for_it(
+        self, rows: Rows, columns: dict[str, Any] | None, owner: SnapshotOwner
+    ) -> None:
+        if columns is not None:
+            rows.command("mine", **columns)
+        path = ReportedAttempt("job", "file:///store", 4, AttemptStage.ACTIVE, 2, 8).location(7, "mine")
+        send(rows, report(is_savepoint=True, savepoint_id="mine", external_path=path))
+        assert rows.checkpoint is not None
+        assert (rows.checkpoint.owner, rows.checkpoint.savepoint_id) == (owner, "mine")
+
     def test_its_failure_has_no_secret(self, rows: Rows) -> None:
         send(rows, report(FAILED, failure_message=f"no {SECRET}"))
         assert rows.checkpoint is not None
@@ -354,6 +382,30 @@ class TestHeartbeat:
         if is_stored:
             assert command.failure is not None
             assert SECRET not in command.failure["message"]
+
+    def test_one_of_news_and_results_wakes_the_reconciler_whatever_follows(self, rows: Rows) -> None:
+        rows.command("c", kind=OperationKind.CHECKPOINT)
+        failed = [CommandResult(command_id=name, status="FAILED", failure=FAILURE) for name in ("c", "unknown")]
+        beat(rows, results=failed)
+        assert rows.rung == 1
+        beat(rows, DriverState.RESTORING, results=failed)
+        assert rows.rung == 2
+
+    @pytest.mark.parametrize(
+        ("stage", "state", "is_current"),
+        [
+            (AttemptStage.ACTIVE, DriverState.RUNNING, True),
+            (AttemptStage.ACTIVE, DriverState.SLEEPING, True),
+            (AttemptStage.ACTIVE, DriverState.RESTORING, False),
+            (AttemptStage.RESERVED, DriverState.RUNNING, False),
+        ],
+    )
+    def test_only_the_driver_that_runs_the_job_gives_its_present_figures(
+        self, rows: Rows, stage: AttemptStage, state: DriverState, is_current: bool
+    ) -> None:
+        rows.attempt.stage = stage
+        beat(rows, state, attempt=4)
+        assert [note[4] for note in rows.noted if note[0] == "sample"] == [is_current]
 
     def test_a_result_that_cannot_be_true_is_refused(self, rows: Rows) -> None:
         rows.command("c")

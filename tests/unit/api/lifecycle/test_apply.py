@@ -483,6 +483,10 @@ def test_a_phase_says_what_it_waits_for_until_the_next_one_begins(stored: Stored
     noted = change.phases
     take(stored, steps.NoteWait(away))
     assert change.phases is noted, "the same wait changes no row"
+    slow = {"code": "PLAN_TIMEOUT", "message": "slow"}
+    take(stored, steps.NoteWait(slow))
+    assert (change.phases[-1]["waits_for"], len(change.phases)) == (slow, len(noted))
+    assert noted[-1]["waits_for"] == away, "a row is changed by a new value"
     take(stored, steps.RollBack(2, FAILURE))
     assert all("waits_for" not in phase for phase in change.phases)
     plain = stored.begin(phases=[])
@@ -522,6 +526,43 @@ def test_a_change_ends_with_the_times_of_the_attempt_that_runs_the_job(
     assert (change.status, change.failure, change.ended_at_ms) == (status, failure, NOW_MS)
     assert (change.resumed_at_ms, change.times and change.times["first_commit_at_ms"]) == (55, 4)
     assert stored.events[-1][1]["ending"] == ("rolled back: X" if rolled_back else "completed")
+
+
+@pytest.mark.parametrize(
+    ("run", "live", "shown"),
+    [(1, {"phase": "SWITCH"}, {"phase": "DONE"}), (None, {"phase": "SWITCH"}, {"phase": "SWITCH"}), (1, None, None)],
+)
+def test_a_live_rescale_ends_with_the_last_report_of_the_driver_that_went_on(
+    stored: Stored, run: int | None, live: dict[str, Any] | None, shown: dict[str, Any] | None
+) -> None:
+    stored.attempt(2, run=run, rescale={"phase": "DONE"})
+    change = begin_live(stored, live=live)
+    take(stored, steps.CompleteChange(False, 55))
+    assert change.live == shown
+
+
+def test_a_job_that_wakes_takes_the_snapshots_that_its_sleeping_driver_was_asked_for(stored: Stored) -> None:
+    stored.attempt(1, driver_state="WOKEN")
+    snapshot = stored.operation("s", OperationKind.SAVEPOINT)
+    drain = stored.operation("d", OperationKind.DRAIN)
+    done = stored.operation("done", OperationKind.CHECKPOINT, command_status=CommandStatus.COMPLETED)
+    take(stored, steps.WakeJob(1, 1))
+    made = stored.attempts[2]
+    assert (stored.attempts[1].stage, made.stage, made.cause, made.revision) == (ENDED, ACTIVE, Cause.WAKE, 1)
+    assert [each.old_attempt for each in (snapshot, drain, done)] == [2, 1, 1]
+    assert [each.command_status for each in (snapshot, drain)] == [CommandStatus.IN_PROGRESS] * 2
+
+
+@pytest.mark.parametrize("status", [CommandStatus.IN_PROGRESS, CommandStatus.COMPLETED, None])
+def test_a_savepoint_that_the_job_no_longer_waits_for_is_not_commanded_again(
+    stored: Stored, status: CommandStatus | None
+) -> None:
+    stored.attempt(1)
+    location = SAVEPOINT if status is CommandStatus.COMPLETED else None
+    change = stored.begin(phase=ChangePhase.SAVEPOINT, command_status=status, location=location)
+    take(stored, steps.SwitchOver())
+    assert change.command_status is (None if status is CommandStatus.IN_PROGRESS else status)
+    assert change.location == (location or LATEST)
 
 
 def begin_live(rows: Stored, **columns: Any) -> Operation:

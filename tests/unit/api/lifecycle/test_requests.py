@@ -231,6 +231,15 @@ def test_a_change_is_cancelled_once_and_not_when_it_is_over() -> None:
             requests.cancel_operation(session(rows), over, USER)
 
 
+def test_a_change_that_waits_for_an_approval_is_cancelled_at_once() -> None:
+    waiting = Operation(id="c", job_id="job", kind=OperationKind.UPGRADE, status=OperationStatus.PENDING_APPROVAL)
+    requests.cancel_operation(session(Rows()), waiting, USER)
+    assert (waiting.status, waiting.ended_at_ms) == (OperationStatus.CANCELLED, NOW_MS)
+    assert waiting.cancel_requested_at_ms is None
+    with pytest.raises(OperationNotCancellableError):
+        requests.cancel_operation(session(Rows()), waiting, USER)
+
+
 @pytest.mark.parametrize("kind", [OperationKind.START, OperationKind.STOP, OperationKind.SAVEPOINT])
 def test_only_a_change_can_be_cancelled(kind: OperationKind) -> None:
     made = Operation(id="c", job_id="job", kind=kind, status=OperationStatus.IN_PROGRESS)
