@@ -116,6 +116,16 @@ def test_an_attempt_that_takes_over_fences_older_ones_and_warns_of_records_that_
     assert marker == {"attempt": 3, "batch_id": 1}, "a share's marker has no topic"
 
 
+def test_a_marker_that_is_gone_from_the_brokers_is_not_remembered(brokers: Brokers) -> None:
+    of = output()
+    of.take_over(Published(1, 3))
+    brokers.partitions[markers_topic(NAME)] = [[]]
+    assert (of.has_begun, of.step(1, 3)) == (True, Step.DONE), "no doubt yet"
+    of.close()
+    of.opened()
+    assert (of.has_begun, of.step(1, 3)) == (False, Step.APPLY)
+
+
 def test_shares_are_counted_without_the_whole_sinks_partition_and_added_once(brokers: Brokers) -> None:
     opened = output().opened()
     assert opened.shares() == 0
