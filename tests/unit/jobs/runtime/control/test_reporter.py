@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -477,3 +478,62 @@ def test_a_driver_with_very_many_reports_sends_a_heartbeat_before_all_are_sent(
     monkeypatch.undo()
     wait_until(lambda: len(running.control.reports) == 5, what="the reports")
     wait_until(lambda: running.control.heartbeats[-1].results, what="the result")
+
+
+def test_all_that_an_answer_wants_is_passed_on_and_a_sleep_each_time() -> None:
+    told: list[Any] = []
+    running = Reporter(
+        cast("Any", ScriptedControl()),
+        DriverStatus(),
+        lambda command: told.append(("command", command.id)),
+        lambda _: None,
+        lambda settings: told.append(("settings", settings.revision)),
+        on_withdrawal=lambda name: told.append(("withdrawn", name)),
+        on_diagnostics=lambda looks: told.append(("diagnostics", [look.id for look in looks])),
+        on_sleep=lambda sleeps: told.append(("sleep", sleeps)),
+    )
+    commands = [Command(id=name, kind=CommandKind.RESCALE, is_withdrawn=name == "b") for name in ("a", "b", "a")]
+    full = HeartbeatResponse(
+        commands=commands,
+        diagnostics=[DiagnosticCommand(id="d", kind=DiagnosticKind.THREAD_DUMP)],
+        settings=LiveSettings(revision=4, spec=JobSpec(artifact_id="a")),
+        sleeps=True,
+    )
+    running._pass_on(full)
+    assert sorted(told) == [
+        ("command", "a"),
+        ("command", "b"),
+        ("diagnostics", ["d"]),
+        ("settings", 4),
+        ("sleep", True),
+        ("withdrawn", "b"),
+    ]
+    told.clear()
+    running._pass_on(HeartbeatResponse())
+    assert told == [("sleep", False)], "a driver that sleeps is woken"
+
+
+def test_an_unreachable_control_plane_is_logged_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    running, now_s = Running(), [100.0]
+    monkeypatch.setattr(reporter, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    running.control.failure = ControlUnreachableError("no answer")
+    logged = []
+    for now_s[0] in (100.0, 130.0, 159.0, 160.0, 161.0):
+        assert not running.reporter._exchange()
+        logged.append(len(caplog.messages))
+    assert logged == [1, 1, 1, 2, 2]
+    assert caplog.messages[0] == "the control plane cannot be reached (no answer); the job continues, reports wait"
+
+
+@pytest.mark.parametrize("state", list(DriverState))
+def test_before_its_reports_have_arrived_a_driver_tells_neither_its_results_nor_its_sleep(state: DriverState) -> None:
+    running = Running()
+    running.status.enter(state)
+    running.status.answer(CommandResult(command_id="c", status="COMPLETED"))
+    running.control.report_failure = ControlUnreachableError("no answer")
+    beat = reporter._before_reports(running.status.heartbeat())
+    assert beat.results == []
+    assert beat.state is (DriverState.RUNNING if state is DriverState.SLEEPING else state)
+    assert beat == running.status.heartbeat().model_copy(update={"results": [], "state": beat.state})

@@ -433,3 +433,20 @@ def test_a_new_base_is_taken_between_batches_and_of_several_the_newest(
     job.loop.wait_until_rebased()
     job.loop.wait_until_rebased()
     assert based[3:] == ["fifth after 1"]
+
+
+def test_a_query_that_starts_has_waited_for_no_input_before(
+    time: Time, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[Callable[[Any, int], None]] = []
+    query = SimpleNamespace(start=lambda: "query")
+    writer = SimpleNamespace(option=lambda *_: query)
+    frame = SimpleNamespace(foreachBatch=lambda run: batches.append(run) or writer)
+    monkeypatch.setattr(job.loop, "_frame", SimpleNamespace(writeStream=frame))
+    time.seconds += 50.0
+    assert job.loop.start() == cast("Any", "query")
+    time.seconds += 3.0
+    job.write("offsets/0", "v1")
+    batches[0]("frame", 0)
+    (batch,) = job.status.heartbeat().metrics.recent_batches
+    assert (batch.wait_ms, job.runner.calls[0]) == (3000, "run frame after -1")

@@ -9,13 +9,29 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec import UNSET
 
-from keyscale.identifiers import Attempt, CheckpointId, JobId, OperatorUid
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.jobs.protocol.messages import CheckpointReport, SubtaskCheckpointReport
+from keyscale.jobs.runtime.batch.committed_state import CommittedState
+from keyscale.jobs.runtime.batch.source_order import recorded_positions
 from keyscale.jobs.runtime.driver import checkpoints as module
 from keyscale.jobs.runtime.driver.checkpoints import Checkpoints
 from keyscale.jobs.runtime.errors import CheckpointTimeoutError
 from keyscale.jobs.runtime.executor.subtask_jobs import StoredSubtask
+from keyscale.state.documents.job_counters import JobCounters
+from keyscale.state.documents.job_time import EventTime, JobTime
+from keyscale.state.documents.manifest import (
+    Manifest,
+    OperatorDeclaration,
+    OperatorSnapshot,
+    SnapshotHandle,
+    SnapshotKind,
+    read_manifest,
+)
+from keyscale.state.documents.rewind import Rewind
+from keyscale.state.documents.source_positions import read_positions
+from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
@@ -24,8 +40,6 @@ from keyscale.vocabulary import CheckpointStatus
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from keyscale.identifiers import SubtaskIndex
 
 LAYOUT = Layout(JobId("job"))
 
@@ -328,3 +342,88 @@ def test_a_checkpoint_report_has_what_its_subtasks_have_stored(monkeypatch: pyte
         ([], [], 3),
     ]
     assert taking.completed(cast("Any", manifest), [], 0).latest_ack_timestamp == 10_500
+
+
+@pytest.mark.parametrize("savepoint_id", [None, "mine"])
+def test_a_manifest_has_all_that_a_job_continues_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, savepoint_id: str | None
+) -> None:
+    monkeypatch.setattr(module, "now_ms", lambda: 10_500)
+    store, uids = LocalObjectStore(tmp_path), (OperatorUid("one"), OperatorUid("two"))
+    declarations = {uid: OperatorDeclaration(key_schema=((uid, "string"),)) for uid in uids}
+
+    def part(uid: OperatorUid, at: int) -> StoredSubtask:
+        handle = SnapshotHandle(SubtaskIndex(at), 4 * at, 4 * at + 3, BatchId(3), f"lineage of {uid}", ())
+        sizes = SimpleNamespace(entries=(1, at), size_bytes=(5, 6 + at))
+        return StoredSubtask(uid, handle, 0, 0, 0, 0, 0, cast("Any", sizes))
+
+    info = SimpleNamespace(
+        job_id=JobId("job"), attempt=Attempt(2), max_parallelism=8, hash_id=HashId.JAVA, parallelism=2
+    )
+    specs = {uid: [SimpleNamespace(index=0), SimpleNamespace(index=1)] for uid in uids}
+    context = SimpleNamespace(
+        store=store, layout=LAYOUT, info=info, operators=declarations, places=SimpleNamespace(specs=specs)
+    )
+    time = JobTime({uids[0]: EventTime(7, 6)}, 1, 9)
+    counters, rewinds = JobCounters(input_records=4), (Rewind(Attempt(1), BatchId(1)),)
+    committed = CommittedState(
+        BatchId(3), {}, {"offsets/3": "three"}, {"out": "token"}, 11, time, counters=counters, rewinds=rewinds
+    )
+    taking = module._Taking(cast("Any", context), CheckpointId(4), savepoint_id, 10_000)
+    stored = [part(uid, at) for at in (1, 0) for uid in uids]
+    manifest = taking.publish(committed, stored)
+    assert read_manifest(store, manifest.path) == manifest
+    assert manifest.path == LAYOUT.manifest(CheckpointId(4), savepoint_id)
+    assert manifest.positions is not None
+    assert recorded_positions(read_positions(store, manifest.positions))["offsets/3"] == "three"
+    assert manifest == Manifest(
+        job_id=JobId("job"),
+        checkpoint_id=CheckpointId(4),
+        kind=SnapshotKind.CHECKPOINT if savepoint_id is None else SnapshotKind.SAVEPOINT,
+        attempt=Attempt(2),
+        batch_id=BatchId(3),
+        log_position=11,
+        max_parallelism=8,
+        hash_id=HashId.JAVA,
+        created_at_ms=10_500,
+        operators=tuple(
+            OperatorSnapshot(
+                uid=uid,
+                parallelism=2,
+                declaration=declarations[uid],
+                subtasks=tuple(part(uid, at).handle for at in (0, 1)),
+                key_group_entries=(1, 0, 1, 1),
+                key_group_bytes=(5, 6, 5, 7),
+            )
+            for uid in uids
+        ),
+        positions=manifest.positions,
+        sinks={"out": "token"},
+        savepoint_id=savepoint_id,
+        time=time,
+        counters=counters,
+        rewinds=rewinds,
+    )
+    monkeypatch.setattr(module, "KEY_GROUPS_REPORTED_MAX", 3)
+    nothing = CommittedState(BatchId(3), {}, {}, {}, 11)
+    later = module._Taking(cast("Any", context), CheckpointId(5), None, 10_000).publish(nothing, stored)
+    assert (later.positions, later.time, later.rewinds) == (None, UNSET, UNSET)
+    assert {each.key_group_entries for each in later.operators} == {UNSET}
+
+
+def test_an_unfinished_or_failed_checkpoint_is_reported_with_its_time_and_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "now_ms", lambda: 10_500)
+    taking = module._Taking(cast("Any", None), CheckpointId(4), "mine", 10_000)
+    expected = CheckpointReport(
+        checkpoint_id=4,
+        status=CheckpointStatus.IN_PROGRESS,
+        is_savepoint=True,
+        savepoint_id="mine",
+        trigger_timestamp=10_000,
+        end_to_end_duration=500,
+    )
+    assert taking.in_progress() == expected
+    failure = {"status": CheckpointStatus.FAILED, "failure_message": "STATE_STORE_UNAVAILABLE: away"}
+    assert taking.failed(StoreUnavailableError("away")) == expected.model_copy(update=failure)

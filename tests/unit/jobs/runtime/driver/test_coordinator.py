@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyscale.jobs.runtime.driver.coordinator
+from keyscale import log_lines
 from keyscale.jobs.protocol.messages import Command
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
@@ -479,3 +480,36 @@ def test_what_is_due_is_done_in_order_and_no_sooner() -> None:
         102.5: "settings sleep? checkpoint",
         105.6: "fence clean-up settings sleep? checkpoint",
     }
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize("kind", [CommandKind.RESCALE, CommandKind.SAVEPOINT])
+def test_a_command_that_fails_is_answered_unless_a_rescale_has_ended_the_run(
+    kind: CommandKind, *, has_ended: bool
+) -> None:
+    rig = Rig()
+    rig.checkpoints.failures = [StoreUnavailableError("away")]
+
+    def rescale(command: Command) -> None:
+        assert command.id == "c"
+        raise StoreUnavailableError("away")
+
+    rig.coordinator._rescale = rescale
+    if has_ended:
+        rig.outcome_box.give(RunOutcome(DriverState.FAILED))
+    rig.coordinator._execute_command(Command(id="c", kind=kind))
+    found = [(result.command_id, result.status) for result in rig.status.heartbeat().results]
+    assert found == ([] if kind is CommandKind.RESCALE and has_ended else [("c", "FAILED")])
+    assert rig.nudges == len(found)
+
+
+def test_the_next_attempt_answers_a_live_rescale_and_the_log_names_the_operation() -> None:
+    rig, seen = Rig(), list[Any]()
+    rig.coordinator._rescale = lambda command: seen.append((command.id, dict(log_lines._FIELDS.get({}))))
+    for name in ("upgrade:7:o-1", "o-2"):
+        rig.commands.put(Command(id=name, kind=CommandKind.RESCALE))
+    rig.commands.put(None)
+    rig.settings = CheckpointSettings(interval_ms=3_600_000)
+    rig.coordinator._run()
+    assert seen == [("upgrade:7:o-1", {"operation": "o-1"}), ("o-2", {"operation": "o-2"})]
+    assert (rig.status.heartbeat().results, rig.nudges) == ([], 0)

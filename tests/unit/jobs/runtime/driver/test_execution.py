@@ -42,6 +42,7 @@ from keyscale.jobs.runtime.driver.execution import (
     next_checkpoint_id,
     positions_name,
 )
+from keyscale.jobs.runtime.driver.host_metrics import HostMetrics
 from keyscale.jobs.runtime.driver.run_outcome import ASLEEP, RunOutcome, RunOutcomeBox
 from keyscale.jobs.runtime.errors import SparkLostError
 from keyscale.jobs.runtime.executor.subtask_jobs import RestoredSubtask
@@ -782,6 +783,7 @@ def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
     assert (loop.named["directory"], loop.named["batch_interval_ms"]) == (tmp_path / "work" / "positions-3", 250)
     assert loop.named["positions"] == {"offsets/7": "v1", "more": ""}
     assert loop.named["status"] is driver.status
+    assert isinstance(loop.named["measure"].__self__, HostMetrics)
     require_failure(driver, loop.named["on_failure"])
 
 
