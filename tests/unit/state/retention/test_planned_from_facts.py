@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
@@ -188,3 +190,25 @@ def test_a_savepoint_that_its_owner_discards_stays_as_long_as_the_running_attemp
     assert manifests(plan(savepoint, openings={1: opened(1, savepoint)}, policy=policy)) == set()
     assert manifests(plan(savepoint, openings={1: opened(1)}, policy=policy)) == {savepoint.path}
     assert manifests(plan(savepoint, policy=POLICY)) == set()
+
+
+@pytest.mark.parametrize(
+    ("modified_ms", "now_ms"), [([900_000, 800_000], 900_000), ([2_000_000, 1], NOW_MS), ([], NOW_MS)]
+)
+def test_a_clock_that_is_ahead_of_the_newest_object_counts_as_its_time(modified_ms: list[int], now_ms: int) -> None:
+    objects = [ObjectInfo(f"{LAYOUT.job}{number}", 1, at_ms) for number, at_ms in enumerate(modified_ms)]
+    facts = RetentionFacts(JOB, objects, {}, frozenset(), {}, NOW_MS)
+    assert facts.by_store_clock() == replace(facts, now_ms=now_ms)
+
+
+def test_a_protected_checkpoint_stays_with_its_files_and_the_log_after_it() -> None:
+    old, new = manifest(1, f"{LAYOUT.job}a", log_position=4), manifest(2, f"{LAYOUT.job}b", log_position=8)
+    entries = {LAYOUT.log_entry(position): 5000 for position in (3, 5, 8, 9)}
+    protecting = replace(POLICY, protected=frozenset({old.path}))
+    assert plan(old, new, objects=entries, policy=protecting) == DeletionPlan(
+        (), (ObjectInfo(LAYOUT.log_entry(3), 1, NOW_MS - 5000),), ()
+    )
+    assert files(plan(old, new, objects=entries)) == {
+        f"{LAYOUT.job}a",
+        *(LAYOUT.log_entry(position) for position in (3, 5, 8)),
+    }
