@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from keyscale.api.access.tokens import reserved_token, token_sha256
 from keyscale.api.lifecycle import apply as apply_module
 from keyscale.api.lifecycle import job_transaction, operation_results, steps
 from keyscale.api.lifecycle.apply import apply
@@ -575,18 +576,23 @@ def phases_of(change: Operation) -> list[tuple[str, int]]:
     return [(str(phase["phase"]), phase["started_at_ms"]) for phase in change.phases]
 
 
-def test_a_live_rescale_reserves_the_next_attempt_and_the_return_for_the_running_driver(stored: Stored) -> None:
-    stored.attempt(1, launched_at_ms=3, attached_at_ms=4, pid=5, host="h", slots=8)
-    change = begin_live(stored)
-    take(stored, steps.ReserveAttempts(after=4), steps.SendRescale(), steps.SendRescale())
-    opened, back = stored.attempts[5], stored.attempts[6]
+@pytest.mark.parametrize(("run", "of_both"), [(None, 4), (3, 3)], ids=["its own run", "a run that it has taken over"])
+def test_a_live_rescale_reserves_the_next_attempt_and_the_return_for_the_running_driver(
+    stored: Stored, run: int | None, of_both: int
+) -> None:
+    process = {"launched_at_ms": 3, "attached_at_ms": 4, "pid": 5, "host": "h", "slots": 8}
+    process |= {"launched_on": "here", "spark_ui_url": "http://h:4040"}
+    stored.attempt(4, run=run, **process)
+    change = begin_live(stored, attempt=4)
+    take(stored, steps.ReserveAttempts(after=6), steps.SendRescale(), steps.SendRescale())
+    opened, back = stored.attempts[7], stored.attempts[8]
     assert (opened.revision, opened.cause, back.revision, back.cause) == (2, Cause.LIVE_RESCALE, 1, Cause.ROLL_BACK)
-    assert opened.token_sha256 != back.token_sha256
+    tokens = [token_sha256(reserved_token("key", f"job:{number}", "c")) for number in (7, 8)]
+    assert [opened.token_sha256, back.token_sha256] == tokens
     for reserved in (opened, back):
-        assert (reserved.stage, reserved.run, reserved.reaped) == (RESERVED, 1, True)
-        assert (reserved.launched_at_ms, reserved.attached_at_ms, reserved.pid) == (3, 4, 5)
-        assert (reserved.host, reserved.slots) == ("h", 8)
-    assert (change.new_attempt, change.command_status) == (5, CommandStatus.IN_PROGRESS)
+        assert (reserved.stage, reserved.run, reserved.reaped) == (RESERVED, of_both, True)
+        assert {name: getattr(reserved, name) for name in process} == process
+    assert (change.new_attempt, change.command_status) == (7, CommandStatus.IN_PROGRESS)
     assert stored.kinds() == [], "an attempt that may never run is not announced"
 
 
@@ -612,6 +618,7 @@ def test_a_switch_that_the_driver_reports_ends_the_attempt_before_and_keeps_its_
     take(stored, steps.FollowSwitch())
     assert (old.stage, old.reaped) == (ENDED, True), "its driver goes on"
     assert (opened.stage, opened.reaped, opened.assigned_at_ms) == (ACTIVE, False, NOW_MS)
+    assert (old.ended_at_ms, opened.ended_at_ms, back.ended_at_ms) == (NOW_MS, None, None)
     assert opened.totals_before["input_records"] == 5, "the attempt before has counted on since the reservation"
     assert (back.stage, stored.job.revision, change.command_status) == (RESERVED, 2, CommandStatus.COMPLETED)
     assert phases_of(change) == [("PREPARE", 1000), ("SWITCH", begun[0]), ("VERIFY", begun[1])]

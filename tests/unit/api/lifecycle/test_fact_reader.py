@@ -285,11 +285,13 @@ def test_the_facts_of_a_job_are_its_own_and_those_of_its_attempts(rows: Rows) ->
     assert (facts.has_failure, facts.change, facts.stop, facts.reserved, facts.is_starting) == (
         False, None, None, (), False
     )  # fmt: skip
-    rows.stages[AttemptStage.ACTIVE].failure = None
+    active = rows.stages[AttemptStage.ACTIVE]
+    active.failure, active.metrics = None, {"restart": {"type": "none"}, "failures": {"count": 7, "times_ms": []}}
     rows.job.failure = FAILURE
     rows.revision = Revision(spec=JobSpec(artifact_id="a").given())
     facts = rows.read()
     assert (facts.earlier, facts.has_failure, facts.start_in_ms) == ((), True, 0)
+    assert (facts.restart, facts.failures.count) == (NoRestart(), 7), "as its active driver has reported"
     rows.stages.clear()
     facts = rows.read()
     assert (facts.active, facts.standby, facts.earlier) == (None, None, ())
