@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
@@ -132,6 +132,34 @@ def test_jobs_are_filtered_and_sorted_as_the_address_says(page: Page, platform: 
     expect(page.locator("#filtered")).to_have_text("0 jobs shown")
 
 
+def test_each_column_sorts_by_its_values_and_leaves_unknown_ones_last(page: Page, platform: Platform) -> None:
+    def show(route: Route) -> None:
+        answer = route.fetch()
+        (job,) = [one for one in answer.json()["jobs"] if one["name"] == "departures"]
+        listed = [with_values(job, name, value) for name, value in (("unknown", None), ("nine", 9), ("nought", 0))]
+        route.fulfill(response=answer, json={"jobs": listed, "next": None})
+
+    page.route("**/jobs?limit=*", show)
+    page.goto(f"{platform.url}/ui/")
+    names = page.locator("#jobs").get_by_role("link")
+    for column in ("Input", "Records waiting", "Lag", "State", "Last checkpoint", "Running for"):
+        head = page.locator(f"#columns [data-name='{column}'] button")
+        for order in (["nought", "nine", "unknown"], ["nine", "nought", "unknown"]):
+            head.click()
+            expect(names).to_have_text(order)
+    page.unroute_all(behavior="wait")
+
+
+def with_values(job: dict[str, Any], name: str, value: int | None) -> dict[str, Any]:
+    """Returns a job with this value in each column that may be unknown."""
+    size = {"checkpointed_size": 1, "end_to_end_duration": 1}
+    ended = None if value is None else {"id": 1, "completed_at_ms": value, **size}
+    status = {"latest_checkpoint": ended, "running_since_ms": None if value is None else now_ms() - 60_000 * value}
+    metrics = dict.fromkeys(("input_rate", "lag_records", "lag_ms", "state_size"), value)
+    changed = {"metrics": {**job["metrics"], **metrics}, "status": {**job["status"], **status}}
+    return {**job, **changed, "id": name, "name": name}
+
+
 def test_a_program_is_uploaded_and_becomes_a_job_on_the_page(page: Page, platform: Platform) -> None:
     page.goto(f"{platform.url}/ui/")
     page.get_by_role("button", name="New job").click()
@@ -144,8 +172,14 @@ def test_a_program_is_uploaded_and_becomes_a_job_on_the_page(page: Page, platfor
     expect(problem).to_be_visible()
     form.get_by_label("Parameters").fill("input=/data/in\nquery=a=b")
     expect(problem).to_be_hidden()
+    form.get_by_label("Labels").fill("team=web, stage=live")
+    form.get_by_label("Max parallelism").fill("64")
+    form.get_by_label("Parallelism", exact=True).fill("3")
     form.get_by_role("button", name="Create the job").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("my-job")
+    made = platform.api.get("/v1/jobs/my-job")
+    assert (made["spec"]["parallelism"], made["spec"]["max_parallelism"]) == (3, 64)
+    assert (made["labels"], made["status"]["state"]) == ({"team": "web", "stage": "live"}, "CREATED")
 
     page.get_by_role("link", name="Configuration").click()
     expect(page.get_by_role("row", name="query a=b")).to_be_visible()
