@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
 
 from keyscale.api.maintenance.snapshot_removal import SnapshotRemoval
-from tests.pages.opening import HOSTILE_NAME, open_page
+from keyscale.clock import now_ms
+from tests.pages.opening import HOSTILE_NAME, NONE, open_page
 from tests.support.recordings import journey
 from tests.support.servers.browser import faults_of_access
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
     from tests.support.control_plane.driverless_platform import Platform
 
@@ -80,9 +81,12 @@ def test_a_form_of_a_checkpoint_forgets_what_was_said_of_an_earlier_entry(page: 
     made = platform.snapshots_of("branched")
     made.take(1, {})
     made.take(2, {})
+    page.route("**/compare?*", lambda route: route.abort())
     open_page(page, platform, "/ui/jobs/branched/checkpoints/1?with=2")
     comparison = page.get_by_role("region", name="Comparison")
-    expect(comparison.get_by_role("table")).to_be_visible()
+    expect(comparison.locator("#compare-note")).to_have_text("The control plane does not answer.")
+    page.unroute("**/compare?*")
+    expect(comparison.get_by_role("table")).to_be_visible()  # after an outage the page compares by itself
     comparison.get_by_label("with checkpoint or savepoint").fill("1")
     comparison.get_by_role("button", name="Compare").click()
     expect(comparison).to_contain_text("Choose a different checkpoint.")
@@ -100,6 +104,15 @@ def test_a_form_of_a_checkpoint_forgets_what_was_said_of_an_earlier_entry(page: 
     expect(form.get_by_role("alert")).to_contain_text("a job called departures already exists. ")
     form.get_by_label("Name", exact=True).fill("departures-2")
     expect(form.get_by_role("alert")).to_have_count(0)
+    form.get_by_role("radio", name=re.compile("^This job")).check()
+    expect(form.get_by_label("Name", exact=True)).to_be_hidden()
+    refusal = {"detail": "the job is being <b>stopped</b>"}
+    page.route("**/jobs/branched/start", lambda route: route.fulfill(status=409, json=refusal))
+    with page.expect_request("**/jobs/branched/start") as sent:
+        form.get_by_role("button", name="Start it").click()
+    assert sent.value.post_data_json == {"restore_from": {"checkpoint_id": 1}}
+    expect(form.get_by_role("alert")).to_have_text("the job is being <b>stopped</b>")
+    page.unroute_all(behavior="wait")
     platform.api.delete("/v1/jobs/branched")
 
 
@@ -111,9 +124,66 @@ def test_a_checkpoint_that_no_job_has_is_no_fault_of_the_control_planes(page: Pa
         expect(page.get_by_role("group", name="Actions on this checkpoint").get_by_role("button")).to_have_count(0)
 
 
+def test_a_verification_says_how_far_it_is_and_what_it_has_found(page: Page, platform: Platform) -> None:
+    platform.create_job("verified")
+    platform.snapshots_of("verified").take(1, {})
+    found: dict[str, Any] = {
+        "hashes": False,
+        "files": 1200,
+        "files_checked": 7,
+        "bytes_read": 0,
+        "ended_at_ms": now_ms(),
+    }
+    found |= {"status": "IN_PROGRESS", "restorable": None, "sources_checked": True, "sources_unchecked": None}
+    found |= {"problems": ["<b>a</b> is gone"], "problem_count": 1300}
+    page.route("**/checkpoints/1/verification", lambda route: route.fulfill(json=found))
+    verdict, verify = page.locator("#restorable"), page.get_by_role("button", name="Verify")
+    open_page(page, platform, "/ui/jobs/verified/checkpoints/1")
+    expect(verdict).to_contain_text("Being verified: 7 of 1,200 files so far.")
+    expect(verify).to_have_attribute("title", "The verification is in progress.")
+    found |= {"status": "FAILED"}
+    look_again(page)
+    expect(verdict).to_contain_text("It could not be verified. Checked")
+    expect(verdict).to_contain_text("<b>a</b> is goneand 1,299 more")
+    expect(verify).to_be_enabled()
+    found |= {"status": "COMPLETED", "restorable": True, "problems": [], "problem_count": 0}
+    look_again(page)
+    expect(verdict).to_contain_text("A job can start from it. 1,200 files are there, with the right sizes.")
+    expect(verdict).to_contain_text("The sources still have the records after it.")
+    page.unroute_all(behavior="wait")
+    platform.api.delete("/v1/jobs/verified")
+
+
+def look_again(page: Page) -> None:
+    """Makes a page read again."""
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+
+SPREAD = ("min", "avg", "p50", "p90", "p95", "p99", "p999", "max")
+
+
 def test_the_history_leads_to_the_parts_of_a_checkpoint(page: Page, platform: Platform) -> None:
+    def add_failure(route: Route) -> None:
+        answer = route.fetch()
+        listed = answer.json()
+        failed = {**listed["history"][0], "id": 99, "status": "FAILED", "end_to_end_duration": 36_000_000}
+        failed |= {"failure_timestamp": now_ms() - 65_000, "failure_message": "the disk is <b>full</b>"}
+        listed["history"].insert(0, failed)
+        listed["latest"] |= {"failed": failed, "restored": {"id": 0, "restore_timestamp": 1, "is_savepoint": True}}
+        listed["counts"] |= {"completed": 5, "failed": 2, "in_progress": 1, "restored": 4}
+        listed["summary"]["end_to_end_duration"] = {name: 1000 * at for at, name in enumerate(SPREAD, 1)}
+        route.fulfill(response=answer, json=listed)
+
+    page.route(f"{platform.url}/v1/jobs/{journey.RUNNING}/checkpoints?*", add_failure)
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/checkpoints")
-    expect(page.get_by_role("img", name="Duration. Duration: from")).to_be_visible()
+    duration = re.compile(r"^Duration\. Duration: from [\d.]+ m?s to [\d.]+ m?s, last [\d.]+ m?s$")
+    expect(page.get_by_role("img", name=duration)).to_be_visible()  # a failed one has no duration
+    expect(page.locator("#counts")).to_have_text("5 completed, 2 failed, 1 in progress, 4 restored")
+    latest = page.locator("#latest > div")
+    expect(latest.nth(1)).to_have_text(re.compile(r"^Latest failed#99, 1 min \d+ s agothe disk is <b>full</b>$"))
+    expect(latest.nth(3)).to_contain_text("from a savepoint that is not in this job's history")
+    spread = page.locator("#summary tr").first.get_by_role("cell")
+    expect(spread).to_have_text([f"{seconds} s" for seconds in range(1, 9)])
     page.locator("#history tr").filter(has_text="Completed").first.get_by_role("link").click()
     operator = page.get_by_role("region", name="views-by-page")
     expect(operator.get_by_role("row").nth(1)).to_contain_text("Completed")
@@ -124,8 +194,40 @@ def test_a_job_is_started_from_a_savepoint_with_its_own_parameters(page: Page, p
     savepoint = platform.api.get(f"/v1/jobs/{journey.RUNNING}/checkpoints")["latest"]["savepoint"]["id"]
     made = platform.api.get("/v1/jobs/departures")
     page.route(f"**/jobs/{journey.RUNNING}/clone", lambda route: route.fulfill(status=201, json=made))
+    path = f"{platform.url}/v1/jobs/{journey.RUNNING}"
+
+    def change(route: Route) -> None:
+        answer = route.fetch()
+        one = answer.json() | {"owner": "PLATFORM"}
+        part = {"end_to_end_duration": 1500, "start_delay": 20, "checkpoint": {"sync": 3, "async": 400}}
+        part |= {"checkpointed_size": 2048, "state_size": 4096, "entries": 12_000, "files": 6}
+        one["operators"][0]["subtasks"][0] |= part
+        route.fulfill(response=answer, json=one)
+
+    page.route(f"{path}/checkpoints/{savepoint}", change)
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/checkpoints/{savepoint}")
     expect(page.get_by_role("heading", name=f"Savepoint {savepoint}")).to_be_visible()
+    cells = page.locator("#by-operator tbody tr").first.get_by_role("cell")
+    values = ["1.5 s", "20 ms", "3 ms", "400 ms", "2 KiB", "4 KiB", "12,000", "6"]
+    expect(cells).to_have_text(["Completed", f"0{NONE}63", *values])
+
+    page.route(f"{path}/savepoints/*/keep", lambda route: route.fulfill(json={}))
+    with page.expect_request(f"{path}/savepoints/*/keep"):
+        page.get_by_role("button", name="Keep", exact=True).click()
+    expect(page.locator("#message")).to_have_text("The savepoint is yours. The platform does not delete it.")
+
+    rows = [["/a", None], ["<b>c</b>", {"n": 0}]]
+    columns = [{"name": "key"}, {"name": "value"}]
+    answers: list[dict[str, Any]] = [{"status": 200, "json": {"columns": columns, "rows": rows, "is_truncated": True}}]
+    answers.append({"status": 422, "json": {"detail": "there is no table d"}})
+    page.route(f"{path}/checkpoints/{savepoint}/sql", lambda route: route.fulfill(**answers.pop(0)))
+    page.get_by_label("Statement", exact=True).fill("SELECT * FROM c")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator("#sql-note")).to_have_text("2 rows; there are more.")
+    expect(page.locator("#sql-rows tr")).to_have_text([f"/a{NONE}", '<b>c</b>{"n":0}'])
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator("#sql-note")).to_have_text("there is no table d")
+    expect(page.locator("#sql-rows")).to_be_hidden()
     page.get_by_role("button", name="Start a job from it…").click()
     form = page.get_by_role("dialog", name="Start a job from it")
     expect(form.get_by_label("Name")).to_have_value(f"{journey.RUNNING}-from-{savepoint}")
