@@ -47,6 +47,9 @@ def test_a_log_is_searched_and_downloaded(page: Page, platform: Platform, tmp_pa
     expect(page.get_by_role("list", name="Lines found").get_by_role("link")).to_have_text(
         ["line 39999 of the driver: é"]
     )
+    there = f"/ui/jobs/departures/logs?search=39999&at={log.index(b'line 39999')}"
+    expect(page.get_by_role("list", name="Lines found").get_by_role("link")).to_have_attribute("href", there)
+    expect(page.locator("#log-hint")).to_have_text(re.compile(r"^1 line with “39999”\. From byte [\d,]+\.$"))
     shown = page.get_by_role("region", name="Log", exact=True)
     expect(shown).to_contain_text("line 39999 of the driver: é")
     from_end = "log => log.scrollHeight - log.clientHeight - log.scrollTop"
@@ -67,7 +70,8 @@ def test_a_log_is_searched_and_downloaded(page: Page, platform: Platform, tmp_pa
 def test_the_log_of_the_driver_that_runs_the_job_is_chosen_and_marked(page: Page, platform: Platform) -> None:
     stages = [(6, "rescale", "ENDED"), (5, "recover", "ACTIVE"), (4, "start", "ENDED")]
     attempts = [{"number": number, "cause": cause, "stage": stage} for number, cause, stage in stages]
-    answer = {"attempt": 5, "text": "from 5\n", "offset": 0, "next_offset": 7, "size_bytes": 7, "truncated": False}
+    answer: dict[str, Any] = {"attempt": 5, "text": "from 5\n", "offset": 0, "next_offset": 7, "size_bytes": 7}
+    answer |= {"truncated": False, "matches": []}
     page.route(
         f"{platform.url}/v1/jobs/departures/attempts?*", lambda route: route.fulfill(json={"attempts": attempts})
     )
@@ -76,6 +80,15 @@ def test_the_log_of_the_driver_that_runs_the_job_is_chosen_and_marked(page: Page
     chosen = page.get_by_label("Attempt")
     expect(chosen.get_by_role("option")).to_have_text(["6: rescale", "5: recover, runs the job", "4: start"])
     expect(chosen).to_have_value("5")
+    answer |= {"attempt": 6, "text": "from 6\n"}
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.get_by_role("region", name="Log", exact=True)).to_have_text("from 6\n")  # nothing of the other log
+    expect(chosen).to_have_value("6")
+    open_page(page, platform, "/ui/jobs/departures/logs?at=3&search=from")
+    with page.expect_request(re.compile(r"/logs\?tail_bytes=\d+&attempt=4$")):  # a place belongs to one log
+        chosen.select_option("4")
+    expect(page).to_have_url(f"{platform.url}/ui/jobs/departures/logs?search=from&attempt=4")
+    expect(chosen).to_have_value("4")
     page.unroute_all(behavior="wait")
 
 
