@@ -36,6 +36,8 @@ def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) 
     expect(page.get_by_role("region", name="Largest key groups").get_by_role("row")).to_have_count(1 + 10)
     subtasks = page.get_by_role("list", name="Subtasks and their key groups").get_by_role("listitem")
     expect(subtasks).to_contain_text([f"groups {start}{NONE}{start + 63}" for start in (0, 64)])
+    expect(subtasks).to_contain_text(["640 B 15 %", "3.6 KiB 85 %"])
+    expect(page.locator("#legend")).to_contain_text("The largest subtask has 171 % of the average.")
     expect(page.get_by_role("region", name="Key groups", exact=True)).to_contain_text(
         "estimates: the content of a file"
     )
@@ -43,6 +45,7 @@ def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) 
     expect(subtasks).to_contain_text([f"groups {start}{NONE}{start + 31}" for start in range(0, 128, 32)])
     page.get_by_role("group", name="Measure").get_by_role("button", name="Entries").click()
     expect(subtasks.nth(2)).to_contain_text("3,382")
+    expect(over_time.get_by_role("img", name="Largest now: Group 77 with 3,072")).to_be_visible()
     expect(page).to_have_url(re.compile(r"\?parallelism=4&measure=entries$"))
     assert faults_of_access(page) == []
     head = page.get_by_role("region", name="Key groups", exact=True)

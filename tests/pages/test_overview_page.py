@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import expect
@@ -47,6 +48,7 @@ def test_rates_are_drawn_over_time_values_that_hold_are_joined_across_gaps_and_a
     expect(of_function.get_by_role("img", name="EUR: from 0 to 0.5, last 0")).to_be_visible()
     state = page.get_by_role("figure").filter(has_text="State")
     expect(state.locator("figcaption")).to_have_text("State8 KiB")
+    expect(state.locator(".ytick text").last).to_have_text(re.compile(r"^\d+ KiB$"))
     expect(state.locator(".lines path")).to_have_attribute("d", re.compile(r"^M[^M]+[LHV][^M]+$"))
     waiting = page.get_by_role("figure").filter(has_text="Records waiting")
     point = waiting.locator(".points path").last.bounding_box()
@@ -72,13 +74,22 @@ def test_a_chart_says_the_values_of_now_and_one_late_report_is_no_gap(page: Page
         figures = {"input_rate": 5.0, "lag_records": 9, "state_size": 9216}
         route.fulfill(response=answer, json=answer.json() | {"metrics": answer.json()["metrics"] | figures})
 
+    def annotate(route: Route) -> None:
+        answer = route.fetch()
+        restarts = [{"at_ms": now_at_ms - 9000 + n, "kind": "RESTART", "text": f"restart {n}"} for n in range(9)]
+        route.fulfill(response=answer, json=answer.json() | {"annotations": restarts})
+
     page.route("**/jobs/late", run)
+    page.route("**/jobs/late/series?*", annotate)
     page.route("**/jobs/late/stream", lambda route: route.abort())
     open_page(page, platform, "/ui/jobs/late/overview")
     waiting = page.get_by_role("figure").filter(has_text="Records waiting")
     expect(waiting.locator("figcaption")).to_have_text("Records waiting9")
     expect(page.get_by_role("figure").filter(has_text="State").locator("figcaption")).to_have_text("State9 KiB")
     expect(waiting.locator(".lines path")).to_have_attribute("d", re.compile(r"^M[^M]+L[^M]+$"))
+    listed = page.get_by_role("list", name="Events, newest first").get_by_role("listitem")
+    expect(listed).to_have_text([re.compile(rf"ago Restart {n}$") for n in range(8, 0, -1)])
+    expect(listed.first).to_have_attribute("data-tone", "busy")
     page.unroute_all(behavior="wait")
     platform.api.delete("/v1/jobs/late")
 
@@ -95,7 +106,11 @@ def test_charts_keep_their_order_and_none_stays_of_another_span(page: Page, plat
     open_page(page, platform, "/ui/jobs/mixed/overview")
     titles = page.locator("#charts figure figcaption strong").filter(visible=True)
     expect(titles).to_have_text(["Records it could process", "State"])
-    page.get_by_role("button", name="7 days").click()
+    page.evaluate("const at = Date.now(); Date.now = () => at;")  # the series of one span are read again after a time
+    with page.expect_request("**/series?*") as read:
+        page.get_by_role("button", name="7 days").click()
+    asked = {name: int(value) for name, (value,) in parse_qs(urlsplit(read.value.url).query).items()}
+    assert asked["to_ms"] - asked["from_ms"] == 7 * 24 * 3_600_000
     expect(titles).to_have_text(["Records it could process", "Records waiting", "State"])
     page.get_by_role("button", name="15 min").click()
     expect(titles).to_have_text(["Records it could process", "State"])
@@ -111,7 +126,9 @@ def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(p
         {"uid": "dead-files", "kind": "SINK", "inputs": ["counts"]},
         {"uid": "window-files", "kind": "SINK", "inputs": ["windows"]},
     ]
-    subtask = {"index": 0, "read_records": 200, "write_records": 198, "busy_ratio": 0.4}
+    subtask = {"index": 0, "read_records": 200, "write_records": 198, "busy_ratio": 0.4, "processor_ms": 1500}
+    subtask |= {"largest_key_group": 0, "largest_key_group_records": 50, "state_bytes": 2048}
+    subtask |= {"input_ms": 20, "output_ms": 300, "store_ms": 4}
     operators = [
         {
             "uid": uid,
@@ -145,6 +162,9 @@ def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(p
         expect(nodes.filter(has_text=sink)).to_contain_text(f"Arriving{NONE}Systemanswers")
     expect(nodes.filter(has_text="window-files")).to_contain_text("Arriving180/s")
     expect(page.locator(".graph-edges text")).to_have_text(["200/s", "200/s", "", "", "180/s"])
+    cells = page.locator("#operators tr").first.get_by_role("cell")
+    times = ["1.5 s", "20 ms", "300 ms", "4 ms"]
+    expect(cells).to_have_text(["0", "200", "198", "50 (25 %)", "40 %", *times, "2 KiB"])
     for node in nodes.all():  # what is in a box stays in it, one below the other
         name, *rest = node.locator("> *").all()
         edges = [each.bounding_box() for each in (name, *rest, node)]
@@ -152,6 +172,9 @@ def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(p
         assert all(upper[1] <= lower[0] + 1 for upper, lower in pairwise(tops[:-1]))
         assert tops[-1][0] < tops[0][0] < tops[-2][1] < tops[-1][1]
 
+    shown["metrics"] = {"sink_outage": {"uid": "count-files"}}
+    expect(nodes.filter(has_text="count-files")).to_contain_text("Systemaway")
+    expect(nodes.filter(has_text="dead-files")).to_contain_text("Systemanswers")
     shown["metrics"] = {"graph": [], "operators": []}
     expect(nodes.filter(has_text="windows").first).to_contain_text("no batch yet")
     shown |= {"input_rate": None, "metrics": {}}
