@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
 
+from keyscale.api.operations.schemas.change_plan import DowntimePlan, MovementPlan, PlanAnswer
 from keyscale.api.operations.schemas.operation import ChangeMetricsAnswer
 from keyscale.client import Keyscale
 from keyscale.db.models import Attempt, Job, Operation
@@ -99,10 +100,12 @@ def test_a_rescale_that_was_rolled_back_says_why_and_one_in_progress_can_be_canc
     expect(past).to_contain_text(f"ValueError: {HOSTILE_NAME}")
     assert faults_of_access(page) == []
 
+    choice: dict[str, Any] = {"can_cancel": False, "cancel_requested_at_ms": None}
+
     def go_on(route: Route) -> None:
         answer = route.fetch()
         (change,) = answer.json()["operations"]
-        change |= {"status": "IN_PROGRESS", "phase": "RESTORE", "ended_at_ms": None, "can_cancel": True}
+        change |= {"status": "IN_PROGRESS", "phase": "RESTORE", "ended_at_ms": None, **choice}
         waiting = {"code": "STORE_UNAVAILABLE", "message": f"403 {HOSTILE_NAME}"}
         restoring = {**change["phases"][-2], "ended_at_ms": None, "duration_ms": None, "waits_for": waiting}
         change |= {"phases": [*change["phases"][:-2], restoring], "failure": None}
@@ -111,13 +114,21 @@ def test_a_rescale_that_was_rolled_back_says_why_and_one_in_progress_can_be_canc
     page.route(f"{platform.url}/v1/jobs/returned/operations?*", go_on)
     open_page(page, platform, "/ui/jobs/returned/rescale")
     expect(page.locator("#change-summary")).to_contain_text(f"continues when the store answers: 403 {HOSTILE_NAME}")
-    page.get_by_role("button", name="Cancel it…").click()
+    cancel = page.get_by_role("button", name="Cancel it…")
+    expect(cancel).to_be_disabled()
+    expect(cancel).to_have_attribute("title", re.compile("^It is too late"))
+    choice["can_cancel"] = True
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    cancel.click()
     question = page.get_by_role("dialog")
     expect(question).to_contain_text("No record is lost.")
+    choice["cancel_requested_at_ms"] = 1
     page.route("**/operations/there-and-back/cancel", lambda route: route.fulfill(status=202, json={}))
     with page.expect_request("**/v1/operations/there-and-back/cancel"):
         question.get_by_role("button", name="Cancel the change").click()
     expect(page.locator("#message")).to_have_text("The change is being cancelled.")
+    expect(cancel).to_be_disabled()
+    expect(cancel).to_have_attribute("title", "It is being cancelled.")
     page.unroute_all(behavior="wait")
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     expect(page.locator("#change-title")).to_have_text("Rescale 2 → 4 Rolled back")
@@ -132,13 +143,13 @@ def test_a_rescale_that_was_cancelled_before_it_stopped_the_job_shows_no_downtim
     base = {
         "job_id": platform.jobs["untouched"], "kind": OperationKind.RESCALE, "status": OperationStatus.CANCELLED,
         "phase": ChangePhase.REQUESTED, "from_revision": 1, "to_revision": 2, "from_parallelism": 3,
-        "to_parallelism": 5, "upgrade_mode": UpgradeMode.SAVEPOINT, "old_attempt": 1,
+        "to_parallelism": 5, "upgrade_mode": UpgradeMode.SAVEPOINT, "old_attempt": 1, "approved_at_ms": 1000,
         "metrics_before": {**dict.fromkeys(ChangeMetricsAnswer.model_fields), "processed_rate": 130.0},
     }  # fmt: skip
     begun = {"phase": "REQUESTED", "started_at_ms": 1000, "ended_at_ms": 12_300}
     failed = {"phase": "SAVEPOINT", "started_at_ms": 12_300, "ended_at_ms": 13_000}
     with platform.sessions.begin() as session:
-        session.add(Operation(id="unstopped", phases=[begun], requested_at_ms=1000, ended_at_ms=12_300, **base))
+        session.add(Operation(id="unstopped", phases=[begun], requested_at_ms=-99_000, ended_at_ms=12_300, **base))
     open_page(page, platform, "/ui/jobs/untouched/rescale")
     summary = page.locator("#change-summary")
     expect(summary).to_contain_text("The job runs as before: the change had not stopped it.")
@@ -151,6 +162,10 @@ def test_a_rescale_that_was_cancelled_before_it_stopped_the_job_shows_no_downtim
     open_page(page, platform, "/ui/jobs/untouched/rescale")
     expect(summary).to_contain_text("The job runs as before: no savepoint was taken.")
     expect(past.last).to_have_text(NONE)
+    bars = page.locator("#phases .bar-of-time").evaluate_all(
+        "bars => bars.map(({style}) => [style.marginInlineStart, style.width].map(parseFloat))"
+    )
+    assert bars == [pytest.approx([0, 94.17], abs=0.01), pytest.approx([94.17, 5.83], abs=0.01)]  # from the approval
 
 
 def test_a_rescale_has_the_time_of_each_phase_and_stays_in_the_history(page: Page, platform: Platform) -> None:
@@ -191,3 +206,67 @@ def test_a_user_approves_the_rescale_that_another_user_has_requested(page: Page,
     expect(page.get_by_role("button", name="Approve…")).to_have_count(0)
     [change] = platform.api.get("/v1/jobs/guarded/operations", kind="RESCALE")["operations"]
     assert (change["requested_by"], change["approved_by"]) == ("ben", "admin")
+
+
+def test_a_rescale_is_asked_for_with_the_plan_of_the_number_that_was_chosen_last(
+    page: Page, platform: Platform
+) -> None:
+    platform.beat()
+    path = f"{platform.url}/v1/jobs/{journey.RUNNING}"
+    late: list[Route] = []
+
+    def answer(route: Route) -> None:
+        if route.request.method != "PATCH":
+            route.continue_()
+        elif (wanted := route.request.post_data_json["spec"]["parallelism"]) == 3:
+            late.append(route)
+        else:
+            route.fulfill(json={"plan": plan_to(wanted)})
+
+    page.route(path, answer)
+    open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/rescale")
+    field = page.get_by_label("Parallelism", exact=True)
+    with page.expect_request(lambda request: request.method == "PATCH"):
+        field.fill("3")
+    field.fill("4")
+    figures = page.locator("#plan-figures")
+    expect(figures).to_contain_text("Expected downtime4 s")
+    with page.expect_event("requestfinished", lambda request: request == late[0].request):
+        late[0].fulfill(json={"plan": plan_to(3)})
+    page.get_by_role("button", name="Rescale to 4").click()
+    question = page.get_by_role("dialog", name=f"Rescale {journey.RUNNING} from 2 to 4?")
+    expect(question).to_contain_text("The job pauses for about 4 s and continues with all its state")
+    expect(figures).to_contain_text("Expected downtime4 s")
+    refusal = {"detail": "another change of the job has begun", "advice": "Wait for its end."}
+    page.route(f"{path}/rescale", lambda route: route.fulfill(status=409, json=refusal))
+    with page.expect_request(f"{path}/rescale") as sent:
+        question.get_by_role("button", name="Rescale to 4").click()
+    assert sent.value.post_data_json == {"parallelism": 4}
+    hint = page.locator("#parallelism-hint")
+    expect(hint).to_have_text("another change of the job has begun. Wait for its end.")
+    expect(field).to_have_value("4")
+    field.fill("5")
+    expect(hint).to_have_text("From 1 to 128; now 2.")
+    expect(page).to_have_url(re.compile(r"\?to=5$"))
+    page.unroute_all(behavior="wait")
+
+
+def plan_to(parallelism: int) -> dict[str, Any]:
+    """Returns a plan that expects a second of downtime per subtask."""
+    return PlanAnswer(
+        job_id="j",
+        compatible=True,
+        requires_allow_non_restored_state=False,
+        program_loaded=False,
+        failure=None,
+        from_parallelism=2,
+        to_parallelism=parallelism,
+        max_parallelism=128,
+        hash_id="h",
+        operators=[],
+        sources=[],
+        sinks=[],
+        settings=[],
+        movement=MovementPlan(checkpoint_location=None, same_host=True, state_bytes=0, moved_bytes=0, operators=[]),
+        downtime=DowntimePlan(expected_ms=1000 * parallelism, reason=None, samples_ms=[1000 * parallelism]),
+    ).model_dump(mode="json")
