@@ -61,13 +61,18 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
     differing = page.locator("#differences tr").filter(has=page.locator(".added"))
     expect(differing).to_contain_text(["parallelism", "checkpoints.interval_ms"])
     expect(differing.first.get_by_role("cell")).to_have_text(["2", "3"])
+    page.get_by_label("differences only").check()
+    expect(page.locator("#differences tr")).to_have_count(2)
+    expect(page).to_have_url(re.compile(r"[?&]only=yes"))
     job = platform.api.get("/v1/jobs/revised")
     assert (job["spec"]["parallelism"], job["spec"]["checkpoints"]["interval_ms"]) == (3, 2500)
 
     history.nth(2).get_by_role("button", name="Go to revision 1…").click()
     question = page.get_by_role("dialog")
     question.get_by_label("Current state").check()
-    question.get_by_role("button", name="Roll back to revision 1").click()
+    with page.expect_request("**/revised/rollback") as sent:
+        question.get_by_role("button", name="Roll back to revision 1").click()
+    assert sent.value.post_data_json == {"revision": 1, "state": "CURRENT"}
     expect(history.nth(2)).to_contain_text("now")
     assert platform.api.get("/v1/jobs/revised")["spec"]["parallelism"] == 2
     platform.api.delete("/v1/jobs/revised")
@@ -90,7 +95,9 @@ def test_a_revision_in_use_is_not_called_cancelled_and_is_compared_with_the_one_
                 ended_at_ms=2**42 + 1,
             )
         )  # fmt: skip
+    page.route("**/diff?*", lambda route: route.abort())
     open_page(page, platform, "/ui/jobs/third/revisions")
+    page.unroute("**/diff?*")  # after an outage the page compares by itself
     outcomes = page.get_by_role("table", name="Revisions, newest first").locator("tbody tr td:nth-of-type(5)")
     expect(outcomes).to_have_text([NONE, "Completed", NONE])
     expect(page.locator("#differences tr").first.get_by_role("cell")).to_have_text(["2", "4"])
@@ -132,7 +139,7 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
     plan = PlanAnswer(
         job_id=job["id"],
         compatible=True,
-        requires_allow_non_restored_state=False,
+        requires_allow_non_restored_state=True,
         program_loaded=True,
         failure=None,
         from_parallelism=2,
@@ -144,7 +151,8 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
                 uid="views-by-page",
                 fate=Fate.KEPT,
                 states=[StatePlan(name="seen", kind="value", fate=Fate.KEPT, stored="int64", declared="int64")],
-            )
+            ),
+            OperatorPlan(uid="old-views", fate=Fate.DROPPED),
         ],
         sources=[],
         sinks=[EndpointPlan(uid="files", fate=Fate.KEPT)],
@@ -155,8 +163,12 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
     done = platform.api.get(f"/v1/jobs/{journey.RUNNING}/operations?kind=UPGRADE")["operations"][0]
     begun = {**done, "status": "IN_PROGRESS"}
 
+    held: list[Route] = []
+
     def act(route: Route) -> None:
-        if route.request.method == "PATCH":
+        if route.request.method == "PATCH" and not held:
+            held.append(route)
+        elif route.request.method == "PATCH":
             is_plan = route.request.post_data_json.get("dry_run")
             planned = {**done, "id": None, "status": None, "plan": plan.model_dump(mode="json")}
             route.fulfill(status=200 if is_plan else 202, json=planned if is_plan else begun)
@@ -169,16 +181,28 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
     program = {"name": "page-views.py", "mimeType": "text/x-python", "buffer": SCRIPT + b"# 3\n"}
     form.get_by_label("or upload another program").set_input_files(program)
     expect(page).to_have_url(re.compile("program="))
-    form.get_by_label("Why").fill("a third version")
-    form.get_by_role("button", name="Show the plan").click()
+    make_plan = form.get_by_role("button", name="Show the plan")
     shown = page.get_by_role("region", name="Plan")
-    expect(shown).to_contain_text("This change can be made.")
+    make_plan.click()
+    wait_until(lambda: page.title() and held, what="the plan")  # asking the page lets its events come in
+    form.get_by_label("Why").fill("a third version")
+    held[0].fulfill(json={**done, "plan": plan.model_dump(mode="json")})
+    expect(make_plan).to_be_enabled()
+    expect(shown).to_be_hidden()  # the form has changed since
+    make_plan.click()
+    expect(shown).to_contain_text("State would be lost: the new program has no old-views.")
     expect(shown.get_by_role("row").filter(has_text="views-by-page / seen")).to_contain_text("KEPT")
+    form.get_by_label("Without state").check()
+    form.get_by_label("Drop the state of old-views").check()
     form.get_by_role("button", name="Upgrade…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("The job pauses for about 2.5 s.")
+    expect(page.get_by_role("dialog")).to_contain_text("The state of old-views is dropped.")
     with page.expect_request(lambda request: request.method == "PATCH") as sent:
         page.get_by_role("dialog").get_by_role("button", name="Upgrade the job").click()
     assert sent.value.headers["if-match"] == f'"{job["revision"]}"'
     assert sent.value.post_data_json["message"] == "a third version"
+    assert sent.value.post_data_json["upgrade_mode"] == "STATELESS"
+    assert sent.value.post_data_json["allow_non_restored_state"]
     expect(page.locator("#message")).to_contain_text("the change has begun.")
     page.unroute_all(behavior="wait")
 
