@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import expect
 
 from keyscale.api.web.app import deliveries_of
+from keyscale.clock import now_ms
 from keyscale.db.repositories import jobs
 from keyscale.vocabulary import HTTP_CHANNELS
 from tests.pages.opening import HOSTILE_NAME, open_page
@@ -16,7 +19,7 @@ from tests.support.servers.browser import faults_of_access
 from tests.support.servers.webhook_receiver import webhook_receiver
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
     from tests.support.control_plane.driverless_platform import Platform
 
@@ -28,6 +31,9 @@ def test_a_long_name_hides_nothing_of_the_artifacts_in_a_narrow_window(page: Pag
     page.set_viewport_size({"width": 390, "height": 800})
     open_page(page, platform, "/ui/artifacts")
     expect(page.get_by_role("link", name="n" * 100)).to_be_visible()
+    used = page.locator("#artifacts tr").filter(has=page.get_by_role("link", name="n" * 100))
+    expect(used.get_by_role("button", name="Delete…")).to_be_disabled()
+    expect(used.get_by_role("button", name="Delete…")).to_have_attribute("title", "A job uses it.")
     table = page.get_by_role("group", name="Table of artifacts")
     assert table.evaluate("table => table.scrollWidth - table.clientWidth") == 0
     platform.api.delete(f"/v1/jobs/{long}")
@@ -40,6 +46,21 @@ def test_the_system_page_lists_the_replicas_and_the_secrets(page: Page, platform
     row = page.get_by_role("region", name="Replicas").get_by_role("row").nth(1)
     expect(row.get_by_role("rowheader")).to_have_text(platform.url)
     expect(row.get_by_role("cell").first).to_have_text("Leads")
+    health, parts = page.locator("#health"), page.locator("#parts")
+
+    def fail(route: Route) -> None:
+        refusal = {"code": "STORE_UNAVAILABLE", "version": "9.9", "database": "ok", "store": "no_answer"}
+        route.fulfill(status=503, json=refusal)
+
+    page.route("**/health", fail)
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(health).to_have_text("Store unavailable")
+    expect(health).to_have_attribute("data-tone", "bad")
+    expect(parts).to_contain_text("DatabaseWorksObject storeNo answer")
+    page.unroute("**/health")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(parts).to_contain_text("DatabaseWorksObject storeWorks")
+    expect(health).not_to_have_text("Store unavailable")
     secret = page.get_by_role("region", name="Secrets").get_by_role("row").nth(1)
     expect(secret).to_have_text("BILLSteam: billingNo")
     assert faults_of_access(page) == []
@@ -60,7 +81,16 @@ def test_the_events_of_the_system_name_their_job(page: Page, platform: Platform)
     expect(created.filter(has_text=platform.jobs["gone"]).locator(".mono")).to_have_text(platform.jobs["gone"])
     assert page.locator("#events img, #events script").count() == 0
     page.get_by_label("Kind").fill("job deleted")
-    page.get_by_role("button", name="Filter").click()
+    page.get_by_label("Time").select_option("Last 7 days")
+    page.route("**/v1/events?*", lambda route: route.fulfill(json=route.fetch().json() | {"next": "5"}))
+    with page.expect_request("**/v1/events?*") as read:
+        page.get_by_role("button", name="Filter").click()
+    asked = parse_qs(urlsplit(read.value.url).query)
+    assert asked["kind"] == ["JOB_DELETED"]
+    assert now_ms() - int(asked["from_ms"][0]) == pytest.approx(7 * 24 * 3_600_000, abs=60_000)
+    older = page.get_by_role("link", name="Older")
+    expect(older).to_have_attribute("href", re.compile(r"\?kind=job\+deleted&.*days=7&after=5$"))
+    page.unroute_all(behavior="wait")
     expect(page.locator("#events li").first).to_contain_text("Job deleted")
     expect(page.locator("#events li").filter(has_not_text="Job deleted")).to_have_count(0)
     expect(page.get_by_label("Kind")).to_have_value("job deleted")
@@ -73,8 +103,11 @@ def test_an_administrator_makes_and_revokes_a_token_on_the_page(page: Page, plat
     open_page(page, platform, "/ui/system")
     page.get_by_label("Name").fill("nightly")
     page.get_by_label("Role").select_option("OPERATOR")
+    page.get_by_label("Days").fill("30")
     page.get_by_role("button", name="Create a token").click()
     expect(page.locator("#token-made")).to_contain_text("The token nightly is shown this once")
+    [token] = [each for each in platform.api.get("/v1/tokens")["tokens"] if each["name"] == "nightly"]
+    assert (token["role"], token["expires_at_ms"] - token["created_at_ms"]) == ("OPERATOR", 30 * 24 * 3_600_000)
     row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="nightly"))
     row.get_by_role("button", name="Revoke…").click()
     page.get_by_role("button", name="Revoke the token").click()
