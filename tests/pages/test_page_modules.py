@@ -99,6 +99,20 @@ def test_numbers_read_as_people_write_them(page: Page) -> None:
     ]  # fmt: skip
     assert page.evaluate(ask, ["rate", 4.25]) == "4.3/s"
     assert page.evaluate(ask, ["rate", 18234.5]) == "18,235/s"
+    assert [page.evaluate(ask, ["percent", value]) for value in (None, 0, 0.126)] == [NONE, "0 %", "13 %"]
+    assert [page.evaluate(ask, ["duration", 86_400_000 * days]) for days in (0.5, 1, 4.125)] == [
+        "12 h",
+        "1 d",
+        "4 d 3 h",
+    ]
+    assert [page.evaluate(ask, ["decimal", value]) for value in (0.02134, 12_345.6)] == ["0.02134", "12,346"]
+    ago = "async (ms) => (await import('/ui/static/format.js')).ago(Date.UTC(2026, 0) - ms, Date.UTC(2026, 0))"
+    assert [page.evaluate(ago, ms) for ms in (-5, 999, 1999, 60_000)] == [
+        "just now",
+        "just now",
+        "1 s ago",
+        "1 min ago",
+    ]
 
 
 def test_a_time_has_its_date_in_the_viewers_zone_and_its_utc_on_hover(page: Page) -> None:
@@ -118,3 +132,49 @@ def test_a_button_that_is_made_while_the_control_plane_is_away_is_refused(page: 
     }"""
     assert page.evaluate(make, True)
     assert not page.evaluate(make, False)
+
+
+def test_a_form_sends_only_what_it_changes(page: Page) -> None:
+    ask = """async ([settings, spec, texts]) =>
+      (await import('/ui/static/settings.js')).changeOf(settings, spec, ({ path }) => texts[path] ?? '')"""
+    types = {"parallelism": "integer", "why": "string", "libraries": "array", "checkpoints.interval_ms": "integer"}
+    types |= {"checkpoints.retained": "integer", "parameters": "object", "restart.type": "string"}
+    settings = [{"path": path, "type": kind, "of_types": []} for path, kind in types.items()]
+    settings.append({"path": "restart.attempts", "type": "integer", "of_types": ["fixed"]})
+    spec = {"parallelism": 2, "why": "new", "libraries": ["a"], "checkpoints": {"interval_ms": 10, "retained": 0}}
+    spec |= {"parameters": {"in": "/a", "masked": "***", "old": "1"}, "restart": {"type": "fixed", "attempts": 3}}
+    same = {"parallelism": "2", "why": "new", "libraries": "a", "checkpoints.interval_ms": "10"}
+    same |= {"checkpoints.retained": "0", "parameters": "in=/a\nmasked=***\nold=1"}
+    same |= {"restart.type": "fixed", "restart.attempts": "3"}
+    for texts, change in (
+        ({}, {}),
+        ({"parallelism": "0", "checkpoints.interval_ms": ""}, {"parallelism": 0, "checkpoints": {"interval_ms": None}}),
+        ({"libraries": " b \n\na"}, {"libraries": ["b", "a"]}),
+        (
+            {"parameters": "masked=***\nin=/b=c\nkey=secret:K"},
+            {"parameters": {"in": "/b=c", "key": {"secret": "K"}, "old": None}},
+        ),
+        ({"restart.attempts": "4"}, {"restart": {"attempts": 4}}),
+        ({"restart.type": "none", "restart.attempts": "4"}, {"restart": {"type": "none"}}),
+        ({"restart.type": "", "restart.attempts": ""}, {"restart": None}),
+    ):
+        assert page.evaluate(ask, [settings, spec, same | texts]) == change
+
+
+def test_a_list_that_is_shown_again_keeps_its_nodes_and_what_was_opened(page: Page) -> None:
+    show = """async () => {
+      const { element, keyed, setChildren } = await import('/ui/static/dom.js');
+      const list = element('ul'), said = element('div');
+      const shown = (items) => keyed(list, items, (one) => one.id,
+        () => element('li'), (node, one) => { node.textContent = one.id + one.text; });
+      shown([{ id: 1, text: 'a' }, { id: 2, text: 'b' }, { id: 3, text: 'c' }]);
+      const [first] = list.children;
+      shown([{ id: 3, text: 'd' }, { id: 1, text: 'e' }]);
+      const more = (text) => setChildren(said, element('details', {}, element('summary', {}, text)), text + '!');
+      more('x');
+      const [details] = said.children;
+      details.open = true;
+      more('<y>');
+      return [list.innerText, list.children[1] === first, said.children[0] === details, details.open, said.textContent];
+    }"""
+    assert page.evaluate(show) == ["3d1e", True, True, True, "<y><y>!"]

@@ -111,6 +111,15 @@ def test_a_page_that_is_left_ends_its_stream_and_follows_again_when_it_comes_bac
         page.evaluate(change, ["pageshow", True])
 
 
+def test_a_page_says_at_once_that_its_job_was_deleted(page: Page, platform: Platform) -> None:
+    platform.create_job("short-lived")
+    open_page(page, platform, "/ui/jobs/short-lived/configuration")
+    platform.api.delete("/v1/jobs/short-lived")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Job not found")
+    for name in ("#body", "#actions", "#status", "#tabs", "#connection"):
+        expect(page.locator(name)).to_be_hidden()
+
+
 @pytest.mark.exhaustive  # it waits for the whole time that a page gives an answer
 def test_a_control_plane_that_hangs_is_noticed_by_the_first_request_without_an_answer(
     page: Page, platform: Platform
