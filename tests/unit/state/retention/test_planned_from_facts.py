@@ -204,11 +204,11 @@ def test_a_clock_that_is_ahead_of_the_newest_object_counts_as_its_time(modified_
 def test_a_protected_checkpoint_stays_with_its_files_and_the_log_after_it() -> None:
     old, new = manifest(1, f"{LAYOUT.job}a", log_position=4), manifest(2, f"{LAYOUT.job}b", log_position=8)
     entries = {LAYOUT.log_entry(position): 5000 for position in (3, 5, 8, 9)}
-    protecting = replace(POLICY, protected=frozenset({old.path}))
-    assert plan(old, new, objects=entries, policy=protecting) == DeletionPlan(
+    protecting, begun = replace(POLICY, protected=frozenset({old.path})), {1: opened(1)}
+    assert plan(old, new, objects=entries, openings=begun, policy=protecting) == DeletionPlan(
         (), (ObjectInfo(LAYOUT.log_entry(3), 1, NOW_MS - 5000),), ()
     )
-    assert files(plan(old, new, objects=entries)) == {
+    assert files(plan(old, new, objects=entries, openings=begun)) == {
         f"{LAYOUT.job}a",
         *(LAYOUT.log_entry(position) for position in (3, 5, 8)),
     }
