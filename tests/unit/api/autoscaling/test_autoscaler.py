@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,13 @@ import pytest
 from keyscale.api.autoscaling import autoscaler
 from keyscale.api.autoscaling.autoscaler import Autoscaler
 from keyscale.api.autoscaling.decision import REMEMBERED_MS, Decision
+from keyscale.api.autoscaling.facts import Effect
 from keyscale.api.autoscaling.observation import PEAK_MS, RATE_MS
 from keyscale.api.errors import JobStatusConflictError
 from keyscale.db.models import Job
-from keyscale.db.repositories.scaling import ScaledJob
+from keyscale.db.repositories.scaling import PastDecision, ScaledJob
 from keyscale.jobs.protocol.specification import JobSpec
-from keyscale.vocabulary import JobStatus, ScalingVerdict
+from keyscale.vocabulary import JobStatus, OperationStatus, ScalingOutcome, ScalingVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,21 +37,27 @@ class World:
         self.steps: list[Any] = []
         self.refusal: Exception | None = None
         self.decision = MOVE
+        self.past: list[PastDecision] = []
         wakeup = SimpleNamespace(ring=lambda: self.steps.append("rung"))
         metrics = SimpleNamespace(count=lambda *what: self.steps.append(("counted", *what)))
         limits = SimpleNamespace(job_limits=SimpleNamespace(parallelism_max=64))
         self.scaler = Autoscaler.__new__(Autoscaler)
         self.scaler._context = SimpleNamespace(wakeup=wakeup, metrics=metrics, settings=limits)  # type: ignore[assignment]
-        for name, found in (("scaled_jobs", [SEEN]), ("loads", {}), ("recent", {}), ("core_ms", {})):
+        for name, found in (("scaled_jobs", [SEEN]), ("loads", {}), ("recent", {"job": self.past}), ("core_ms", {})):
             monkeypatch.setattr(autoscaler.scaling, name, self._query(name, found))
         monkeypatch.setattr(autoscaler.scaling, "record", lambda _, row: self.steps.append(row))
+        for name in ("settle", "confirm"):
+            monkeypatch.setattr(autoscaler.scaling, name, self._change(name))
         monkeypatch.setattr(autoscaler, "division_by_size", lambda *_: None)
         monkeypatch.setattr(autoscaler, "shared_now_ms", lambda: NOW_MS)
         monkeypatch.setattr(autoscaler, "decide", lambda _: self.decision)
         monkeypatch.setattr(autoscaler, "begin_rescale", self._begin_rescale)
         monkeypatch.setattr(autoscaler.jobs, "lock", lambda _, job_id: Job(id=job_id, revision=3))
         monkeypatch.setattr(autoscaler.attempts, "of_stage", lambda *_: None)
-        monkeypatch.setattr(autoscaler.events, "record", lambda *_, **event: self.steps.append(event["kind"]))
+        monkeypatch.setattr(autoscaler.events, "record", self._record)
+
+    def _record(self, *_: Any, kind: str, **event: Any) -> None:
+        self.steps.append((kind, event["message"], event["operation_id"]) if kind == "SCALING_MEASURED" else kind)
 
     def _query(self, name: str, found: Any) -> Any:
         def query(_: Any, *asked: Any) -> Any:
@@ -57,6 +65,9 @@ class World:
             return found
 
         return query
+
+    def _change(self, name: str) -> Any:
+        return lambda _, *key, **columns: self.steps.append((name, *key, *([columns["message"]] if columns else [])))
 
     def _begin_rescale(self, *given: Any, message: str) -> Any:
         self.steps.append(("rescale", given[-1], message))
@@ -118,3 +129,81 @@ def test_a_move_that_is_refused_is_advice_and_wakes_nothing(world: World) -> Non
 def test_a_decision_without_a_move_is_stored_alone(world: World) -> None:
     world.decision = Decision(ScalingVerdict.STEADY, 2, 2, "enough")
     assert world.look() == [*READ, (ScalingVerdict.STEADY, 2, None, None), "committed"]
+
+
+def past(verdict: ScalingVerdict, outcome: ScalingOutcome | None = None, **changed: Any) -> PastDecision:
+    move = None if outcome is None else "moved"
+    known = PastDecision(5, verdict, 2, 4, NOW_MS - 20_000, 900, 8.0, 4.0, outcome, move, None, None)
+    return known._replace(**changed)
+
+
+STEADY = Decision(ScalingVerdict.STEADY, 2, 2, "enough")
+LIMITED = Decision(ScalingVerdict.SOURCE_LIMITED, 2, 2, "no more splits")
+
+
+@pytest.mark.parametrize(
+    ("decision", "before", "expected"),
+    [
+        (LIMITED, [], [(ScalingVerdict.SOURCE_LIMITED, 2, None, None), "SCALING_DECIDED"]),
+        (LIMITED, [past(LIMITED.verdict, target=2)], [("confirm", 5, NOW_MS, "no more splits")]),
+        (
+            LIMITED,
+            [past(STEADY.verdict, target=2), past(LIMITED.verdict, target=2)],
+            [(LIMITED.verdict, 2, None, None)],
+        ),
+        (LIMITED, [past(LIMITED.verdict, target=3)], [(LIMITED.verdict, 2, None, None), "SCALING_DECIDED"]),
+        (STEADY, [past(STEADY.verdict, target=2, parallelism=3)], [(STEADY.verdict, 2, None, None)]),
+        (STEADY, [past(STEADY.verdict, target=2)], [("confirm", 5, NOW_MS, "enough")]),
+    ],
+    ids=["new", "confirmed", "told before", "of another target", "of another parallelism", "quiet"],
+)
+def test_a_decision_that_repeats_itself_is_confirmed_and_told_once(
+    world: World, decision: Decision, before: list[PastDecision], expected: list[Any]
+) -> None:
+    world.decision = decision
+    world.past.extend(before)
+    assert world.look() == [*READ, *expected, "committed"]
+
+
+PRESENT = Effect(1234.56789, 0.5, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("move", "outcome", "expected"),
+    [
+        (past(MOVE.verdict, ScalingOutcome.PENDING), None, []),
+        (
+            past(MOVE.verdict, ScalingOutcome.PENDING),
+            ScalingOutcome.NOT_DELIVERED,
+            [
+                (
+                    "settle",
+                    5,
+                    ScalingOutcome.NOT_DELIVERED,
+                    {"capacity": 1234.5679, "utilization": 0.5, "work_ms": 8.0},
+                ),
+                (
+                    "SCALING_MEASURED",
+                    "the move from 2 to 4: not delivered; the job can process 1,235 records per second",
+                    "moved",
+                ),
+            ],
+        ),
+        (
+            past(MOVE.verdict, ScalingOutcome.PENDING, operation_status=OperationStatus.ROLLED_BACK),
+            ScalingOutcome.DELIVERED,
+            [
+                ("settle", 5, ScalingOutcome.FAILED, None),
+                ("SCALING_MEASURED", "the move from 2 to 4: failed", "moved"),
+            ],
+        ),
+        (past(MOVE.verdict, ScalingOutcome.DELIVERED), ScalingOutcome.DELIVERED, []),
+    ],
+    ids=["too early", "measured", "rolled back", "settled before"],
+)
+def test_a_move_gets_its_outcome_once(
+    world: World, move: PastDecision, outcome: ScalingOutcome | None, expected: list[Any]
+) -> None:
+    world.decision = replace(STEADY, present=PRESENT, outcome=outcome)
+    world.past.append(move)
+    assert world.look() == [*READ, *expected, (STEADY.verdict, 2, None, None), "committed"]

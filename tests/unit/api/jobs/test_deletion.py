@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.access.principal import Principal
+from keyscale.api.errors import ApprovalRequiredError
 from keyscale.api.jobs import jobs
 from keyscale.db.models import Attempt, Checkpoint, DeletedJob, Job
 from keyscale.jobs.protocol.specification import JobSpec
-from keyscale.vocabulary import CheckpointStatus, ClaimMode, JobStatus, Role
+from keyscale.vocabulary import SETTLED, CheckpointStatus, ClaimMode, JobStatus, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,3 +94,52 @@ def test_a_job_that_leaves_its_objects_leaves_the_savepoints_of_its_changes(worl
     jobs.delete(world.context, ADMIN, "flights", keep_objects=True)
     assert world.steps[2] == ("job", ["file:///claimed"], ["file:///discarded"], True)
     assert world.savepoint.status is CheckpointStatus.COMPLETED
+
+
+@pytest.mark.parametrize(("restoring", "stays"), [(["job"], False), (["other"], True), (["job", "other"], True)])
+def test_a_savepoint_that_another_job_restores_from_stays_and_no_start_takes_one_that_goes(
+    world: World, monkeypatch: pytest.MonkeyPatch, restoring: list[str], *, stays: bool
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(jobs.operations, "reserve_id", lambda _, location: asked.append(location))
+    monkeypatch.setattr(
+        jobs.snapshot_needs,
+        "restoring_jobs",
+        lambda _, location, but: asked.append((location, but)) or [Job(id=each) for each in restoring],
+    )
+    monkeypatch.setattr(jobs, "now_ms", lambda: 70)
+    jobs.delete(world.context, ADMIN, "flights")
+    location = "file:///of-a-change"
+    assert asked == [location, (location, SETTLED)]
+    status = CheckpointStatus.COMPLETED if stays else CheckpointStatus.DISCARDED
+    assert (world.savepoint.status, world.savepoint.discard_requested_at_ms) == (status, None if stays else 70)
+    assert world.steps[2][2] == ["file:///discarded", *([] if stays else [location])]
+
+
+@pytest.mark.parametrize("keep_objects", [False, True])
+def test_a_deletion_takes_the_points_and_exceptions_of_its_job_and_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, keep_objects: bool
+) -> None:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(jobs, "now_ms", lambda: 70)
+    monkeypatch.setattr(jobs.events, "record", lambda _, **event: told.append(event))
+    for module, name in ((jobs.series, "points"), (jobs.exceptions, "exceptions")):
+        monkeypatch.setattr(module, "remove", lambda _, job_id, name=name: world.steps.append((name, job_id)))
+
+    def forget(_: str) -> None:
+        raise PermissionError
+
+    world.context.launcher.forget = forget  # the removal of runs tries again
+    jobs.delete(world.context, ADMIN, "flights", keep_objects=keep_objects)
+    assert world.steps[1:4] == ["row deleted", ("points", "job"), ("exceptions", "job")]
+    message = "deleted flights, and kept its objects" if keep_objects else "deleted flights"
+    of_event = {"actor": "root", "message": message, "store_url": "file:///store"}
+    assert told == [{"job_id": "job", "at_ms": 70, "kind": "JOB_DELETED", **of_event}]
+
+
+def test_a_job_whose_changes_need_an_approval_is_not_deleted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    revision = SimpleNamespace(spec=JobSpec(artifact_id="program", approval="REQUIRED").given())
+    monkeypatch.setattr(jobs.revisions, "current", lambda *_: revision)
+    with pytest.raises(ApprovalRequiredError):
+        jobs.delete(world.context, ADMIN, "flights")
+    assert world.steps == ["flights locked"]

@@ -23,7 +23,9 @@ from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.jobs import jobs, start_waits
 from keyscale.api.jobs.conditions import ConditionFacts
 from keyscale.api.jobs.jobs import check_parallelism, check_specification, job_answer, require_name
-from keyscale.api.jobs.schemas.job import AttemptSummaryAnswer
+from keyscale.api.jobs.restore_sources import FoundSource, Restorer
+from keyscale.api.jobs.schemas.job import AttemptSummaryAnswer, JobRequest
+from keyscale.api.lifecycle.restoring import Restore
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Event, Job
 from keyscale.db.repositories import attempts
@@ -378,3 +380,40 @@ def test_a_specification_that_no_job_may_have_is_refused(change: dict[str, Any],
     else:
         with pytest.raises(error):
             check_specification(context, spec)
+
+
+@pytest.mark.parametrize(("settings", "chosen"), [({}, None), ({"max_parallelism": 16}, 16)])
+@pytest.mark.parametrize("has_source", [False, True])
+def test_a_new_job_has_the_key_groups_of_the_snapshot_that_it_starts_from(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], chosen: int | None, *, has_source: bool
+) -> None:
+    usable: list[str] = []
+    context: Any = SimpleNamespace(
+        settings=SimpleNamespace(store_url="file:///store"), store=SimpleNamespace(require_usable=usable.append)
+    )
+    request = JobRequest.model_validate(
+        {"name": "flights", "labels": {"team": "a"}, "spec": {"artifact_id": "a", "parallelism": 4, **settings}}
+    )
+    source = FoundSource(Restore("w"), 64, "spark") if has_source else None
+    asked: list[Any] = []
+    monkeypatch.setattr(jobs, "find_source", lambda *of: asked.append(of[1:]) or source)
+    monkeypatch.setattr(jobs, "store_new", lambda *given: given[1:])
+    user = Principal("id", "ann", Role.OPERATOR)
+    stored: Any = jobs.create(context, user, request)
+    assert asked == [(user, request, Restorer(None, "file:///store", chosen, request.spec.hash_id))]
+    assert usable == ["file:///store"]
+    by, job, spec, given, found = stored
+    most = 64 if has_source else request.spec.max_parallelism
+    assert (by, given, found) == (user, request, source)
+    assert (job.name, job.labels, job.store_url, job.max_parallelism) == (
+        "flights", {"team": "a"}, "file:///store", most
+    )  # fmt: skip
+    assert spec == request.spec.model_copy(update={"max_parallelism": most})
+
+
+def test_a_job_that_the_user_may_not_make_is_refused_before_the_store_is_asked() -> None:
+    user = Principal("id", "ann", Role.OPERATOR, JobScope(frozenset({"orders"})))
+    with pytest.raises(OutOfScopeError):
+        jobs.create(
+            cast("Any", None), user, JobRequest.model_validate({"name": "flights", "spec": {"artifact_id": "a"}})
+        )

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyscale.api.control_plane.cursors import Listing, write_cursor
+from keyscale.api.errors import CheckpointNotFoundError
 from keyscale.api.snapshots import checkpoints as service
 from keyscale.api.snapshots.checkpoints import _operator, answer_of, quantile, spread, summarize
-from keyscale.api.snapshots.schemas.checkpoint import LargeKeyGroup
-from keyscale.db.models import Checkpoint, CheckpointSubtask
+from keyscale.api.snapshots.schemas.checkpoint import LargeKeyGroup, RestoredAnswer
+from keyscale.db.models import Checkpoint, CheckpointSubtask, Job, Revision
 from keyscale.db.repositories.attempts import Restores
+from keyscale.db.repositories.checkpoints import Latest, Sizes
+from keyscale.db.repositories.pages import Page, PageRequest
 from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
 
 
@@ -155,3 +162,97 @@ def test_the_latest_restore_is_shown_also_when_another_job_has_taken_the_snapsho
     assert (count, shown.restore_timestamp, shown.external_path) == (4, 50, path)
     assert (shown.id, shown.is_savepoint) == expected
     assert service._restores(session, "other") == (0, None)
+
+
+def row(number: int, status: CheckpointStatus = COMPLETED, **columns: Any) -> Checkpoint:
+    known: dict[str, Any] = dict.fromkeys((column.name for column in Checkpoint.__table__.c), 1)
+    known |= {"external_path": f"file:///{number}", "savepoint_id": None, "failure_message": None, "verification": None}
+    known |= {"owner": SnapshotOwner.PLATFORM, "is_savepoint": False, "checkpoint_id": number, "status": status}
+    return Checkpoint(**{**known, **columns})
+
+
+def test_the_statistics_count_each_status_and_sum_up_what_was_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = Counter({status: 10**at for at, status in enumerate(CheckpointStatus)})
+    completed, savepoint, failed = row(9), row(8, is_savepoint=True, savepoint_id="s"), row(7, FAILED)
+    asked: list[Any] = []
+
+    def list_page(_: Any, job_id: str, page: Any, *, statuses: Any) -> Page[Checkpoint]:
+        asked.append((job_id, page, statuses))
+        return Page([failed, completed], (7,))
+
+    def sizes(_: Any, *of: Any) -> Sizes:
+        asked.append(of)
+        return Sizes([1, 3], [20, 40], [300, 500], [4000, 6000])
+
+    monkeypatch.setattr(service, "require_job_id", lambda _, name: {"flights": "job"}[name])
+    monkeypatch.setattr(service.checkpoints, "list_page", list_page)
+    monkeypatch.setattr(service.checkpoints, "counts", lambda _, job_id: {"job": counts}[job_id])
+    monkeypatch.setattr(service.checkpoints, "sizes", sizes)
+    latest = Latest(completed, savepoint, failed)
+    monkeypatch.setattr(service.checkpoints, "latest", lambda _, job_id: {"job": latest}[job_id])
+    restored = RestoredAnswer(id=5, restore_timestamp=50, is_savepoint=False, external_path="file:///5")
+    monkeypatch.setattr(service, "_restores", lambda _, job_id: {"job": (4, restored)}[job_id])
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    found = service.show_statistics(context, "flights", Listing(2, write_cursor((12,))), [FAILED])
+    assert asked == [("job", PageRequest(2, (12,)), [FAILED]), ("job", service._DONE, service.SUMMARY_CHECKPOINTS_MAX)]
+    done = {COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED}
+    assert found.counts.model_dump() == {
+        "restored": 4,
+        "total": counts.total(),
+        "in_progress": counts[IN_PROGRESS],
+        "completed": sum(counts[status] for status in done),
+        "failed": counts[FAILED],
+    }
+    maxima = {name: each["max"] for name, each in found.summary.model_dump().items()}
+    assert maxima == {
+        "checkpointed_size": 3,
+        "state_size": 40,
+        "end_to_end_duration": 500,
+        "processed_data": 6000,
+        "persisted_data": 0,
+    }
+    shown = found.latest
+    assert [each and each.id for each in (shown.completed, shown.savepoint, shown.failed)] == [9, 8, 7]
+    assert (shown.restored, [each.id for each in found.history], found.next) == (restored, [7, 9], write_cursor((7,)))
+
+
+def test_the_configuration_of_checkpoints_is_of_the_present_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "interval_ms": 11_000,
+        "timeout_ms": 12_000,
+        "min_pause_ms": 13,
+        "tolerable_failed_checkpoints": 14,
+        "retained_count": 15,
+    }
+    job, revision = Job(id="job", store_url="file:///store"), Revision(spec={"artifact_id": "a", "checkpoints": given})
+    monkeypatch.setattr(service, "require_job", lambda _, name: {"flights": job}[name])
+    monkeypatch.setattr(service.revisions, "current", lambda _, of: {"job": revision}[of.id])
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    assert service.show_config(context, "flights").model_dump() == {
+        "mode": "exactly_once",
+        "interval": 11_000,
+        "timeout": 12_000,
+        "min_pause": 13,
+        "max_concurrent": 1,
+        "externalization": {"enabled": True, "delete_on_cancellation": False},
+        "state_backend": "rocksdb",
+        "checkpoint_storage": "file:///store",
+        "tolerable_failed_checkpoints": 14,
+        "state_changelog_enabled": True,
+        "retained_count": 15,
+    }
+
+
+def test_the_detail_of_a_checkpoint_has_the_subtasks_of_each_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [part(0), part(1), part(0)]
+    parts[2].operator_uid = "map"
+    monkeypatch.setattr(service, "require_job_id", lambda _, name: {"flights": "job"}[name])
+    monkeypatch.setattr(service.checkpoints, "find", lambda _, *key: {("job", 7): row(7)}.get(key))
+    monkeypatch.setattr(service.checkpoints, "subtasks", lambda _, *key: {("job", 7): parts}[key])
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    found = service.show_detail(context, "flights", 7)
+    assert [(each.uid, each.num_subtasks) for each in found.operators] == [("count", 2), ("map", 1)]
+    assert found.operators[0].end_to_end_duration == 100, "since the checkpoint was triggered"
+    assert found.model_dump(exclude={"operators"}) == answer_of(row(7)).model_dump()
+    with pytest.raises(CheckpointNotFoundError):
+        service.show_detail(context, "flights", 8)
