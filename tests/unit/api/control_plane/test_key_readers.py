@@ -94,3 +94,15 @@ def test_reads_of_a_job_at_the_same_time_take_turns(readers: KeyReaders) -> None
     for thread in threads:
         thread.join()
     assert sorted(found) == list(range(6))
+
+
+def test_a_read_waits_for_another_one_of_its_job_no_longer_than_it_may_take(
+    readers: KeyReaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_readers, "SECONDS_MAX", 0.01)
+    with readers._lent("flights") as reader:
+        assert reader._turn.acquire(blocking=False)
+        with pytest.raises(StateReadTimeoutError, match="other reads of the job take longer"):
+            ask(readers)
+        reader._turn.release()
+    assert reader.users == 0

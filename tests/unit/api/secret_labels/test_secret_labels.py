@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from keyscale.api.access.principal import Principal
 from keyscale.api.errors import OutOfScopeError, SecretUnknownError
+from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.secret_labels import secret_labels as service
+from keyscale.api.secret_labels.schemas import SecretLabelsRequest
 from keyscale.api.secret_labels.secret_labels import require_covered
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.jobs.protocol.specification import JobSpec
@@ -86,3 +90,52 @@ def test_a_job_that_gets_all_secrets_keeps_its_program(change: dict[str, Any], i
     else:
         with pytest.raises((OutOfScopeError, SecretUnknownError)):
             require_covered(SESSION, user, before, after)
+
+
+SECRETS = {"OURS": {"team": "a"}, "THEIRS": {"team": "b"}, "UNSET": {"team": "a"}}
+
+
+@pytest.mark.parametrize(
+    ("scope", "shown"),
+    [
+        (EVERYTHING, [("BARE", {}, True), ("OURS", {"team": "a"}, True), ("THEIRS", {"team": "b"}, True),
+                      ("UNSET", {"team": "a"}, False)]),
+        (OWN, [("OURS", {"team": "a"}, True), ("UNSET", {"team": "a"}, False)]),
+        (OF_JOB, []),
+    ],
+)  # fmt: skip
+def test_a_user_sees_the_names_of_the_secrets_of_the_own_scope(
+    monkeypatch: pytest.MonkeyPatch, scope: JobScope, shown: list[Any]
+) -> None:
+    monkeypatch.setattr(service.secret_labels, "list_all", lambda _: SECRETS)
+    found = service.list_all(context(), Principal("id", "ann", Role.OPERATOR, scope))
+    assert [(each.name, each.labels, each.is_set) for each in found.secrets] == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "is_set", "told"),
+    [
+        ("OURS", {"team": "b", "stage": "live"}, True, "gave the secret OURS stage=live, team=b"),
+        ("LATER", {}, False, "gave the secret LATER no labels"),
+    ],
+)
+def test_new_labels_replace_all_that_a_secret_had_and_are_an_event(
+    monkeypatch: pytest.MonkeyPatch, name: str, labels: dict[str, str], is_set: bool, told: str
+) -> None:
+    noted: list[Any] = []
+    monkeypatch.setattr(service.secret_labels, "replace", lambda _, *what: noted.append(what))
+    monkeypatch.setattr(service.events, "record", lambda _, **event: noted.append(event))
+    monkeypatch.setattr(service, "shared_now_ms", lambda: 70)
+    user = Principal("id", "ann", Role.ADMIN)
+    answer = service.replace(context(), user, name, SecretLabelsRequest(labels=labels))
+    assert (answer.name, answer.labels, answer.is_set) == (name, labels, is_set)
+    event = {"job_id": None, "at_ms": 70, "kind": "SECRET_LABELLED", "actor": "ann", "message": told}
+    assert noted == [(name, labels), {**event, "secret": name, "labels": labels}]
+
+
+def context() -> Any:
+    secrets = JobSecrets({f"KEYSCALE_JOB_SECRET_{name}": "x" for name in ("OURS", "THEIRS", "BARE")})
+    opened = SimpleNamespace(begin=lambda: nullcontext(SESSION))
+    return SimpleNamespace(
+        reads=lambda: nullcontext(SESSION), sessions=opened, settings=SimpleNamespace(job_secrets=secrets)
+    )
