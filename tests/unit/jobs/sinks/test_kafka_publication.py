@@ -196,6 +196,19 @@ def test_an_attempt_that_restarts_in_its_process_removes_the_batch_that_it_has_s
     assert ids(brokers) == expected_ids(0)
 
 
+def test_an_attempt_removes_what_it_and_earlier_ones_have_staged_whatever_the_batch(
+    driver: SinkDriver, tmp_path: Path
+) -> None:
+    of = driver.run_attempt(3)
+    of.prepare(driver.frame(4, 1), driver.context(4))
+    newer = SinkContext(JOB, UID, 0, 3, "newer")
+    sink(tmp_path).prepare(driver.frame(0, 3), newer)
+    sink(tmp_path).recover(SinkContext(JOB, UID, 3, 2, "u"))
+    assert [each.name for each in (tmp_path / "staging" / JOB / UID).iterdir()] == ["0-3-newer"]
+    sink(tmp_path).recover(SinkContext(JOB, UID, 3, 3, "u"))
+    assert list((tmp_path / "staging" / JOB / UID).iterdir()) == []
+
+
 def test_a_batch_that_another_driver_has_published_and_removed_is_done(driver: SinkDriver, brokers: Brokers) -> None:
     old = driver.start()
     token = old.prepare(driver.frame(0, 1), driver.context(0))

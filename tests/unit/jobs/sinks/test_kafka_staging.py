@@ -69,6 +69,9 @@ class Letters:
     def discard(self, token: str) -> None:
         self.calls.append(("discard", token))
 
+    def recover(self, context: SinkContext) -> None:
+        self.calls.append(("recover", context.uid))
+
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> RowSession:
@@ -165,7 +168,8 @@ def test_exactly_the_records_that_the_brokers_would_refuse_are_dead_letters(
     assert letters.calls == [("prepare", "out-dead-letters"), ("publish", "letters")]
     assert not list(tmp_path.rglob("part-*"))
     of.discard(token)
-    assert letters.calls[2:] == [("discard", "letters")]
+    of.recover(CONTEXT)
+    assert letters.calls[2:] == [("discard", "letters"), ("recover", "out-dead-letters")]
 
 
 def test_a_topic_of_the_sink_takes_the_records_without_a_topic(

@@ -215,6 +215,19 @@ def test_a_staging_table_is_used_again_once_its_batch_is_published_and_the_table
     assert [number for number, _ in written(server)] == [0, 1, 10, 11, 20, 21, 30, 31]
 
 
+def test_an_attempt_removes_what_it_and_earlier_ones_have_staged_whatever_the_batch(
+    make_server: Callable[[Host], Server],
+) -> None:
+    server = make_server(Host())
+    driver_of(server, OPTIONS["keys"]).run_attempt(0)
+    prefix = postgres._stage_prefix(JOB, UID)
+    for name in (f"{prefix}1_4_own", f"{prefix}3_0_newer", "_keyscale_of_another_sink"):
+        server.tables[name] = Table(("id",))
+    for attempt, left in ((2, {f"{prefix}3_0_newer"}), (3, set())):
+        PostgresSink("url", "orders", keys=("id",)).recover(SinkContext(JOB, UID, 3, attempt, "u"))
+        assert server.tables.keys() == {"orders", MARKERS, "_keyscale_of_another_sink"} | left
+
+
 def test_a_table_belongs_to_one_sink_unless_it_is_shared(make_server: Callable[[Host], Server]) -> None:
     server = make_server(Host())
     server.tables["other"] = Table(("id", "attempt"))
