@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -23,8 +24,13 @@ from keyscale.jobs.streams.streams import DataStream
 from keyscale.state.doors.catalogue import SourcePositions, read_manifest, read_positions
 from keyscale.state.doors.objects import open_store
 from keyscale.state.doors.writing import NewSavepoint
-from keyscale.state_import import flink_import, import_flink_savepoint
-from keyscale.state_import.errors import ImportCountsDifferError, ImportUnmappedError
+from keyscale.state_import import flink_import, flink_offsets, import_flink_savepoint
+from keyscale.state_import.errors import (
+    FlinkSavepointError,
+    ImportCountsDifferError,
+    ImportUnmappedError,
+    ImportUnsupportedError,
+)
 from keyscale.state_import.flink_metadata import ElementsFile, StateFile, operator_id, read_metadata
 from keyscale.state_import.input_positions import FILES, KAFKA, KAFKA_SOURCE, TargetSource
 from keyscale.state_import.target_program import TargetProgram, target_operators
@@ -158,6 +164,7 @@ def test_a_job_goes_on_where_flinks_job_has_stopped(monkeypatch: pytest.MonkeyPa
 
 def test_the_time_to_live_begins_with_flinks_last_access(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     to = f"file://{tmp_path}/store/moved/savepoints/of-flink"
+    monkeypatch.setattr(flink_import, "now_ms", lambda: 5)  # it does not begin with the import
     report = imported(monkeypatch, "heap-1", to, Totals(), hash_id="java")
     assert report.location is not None
     reader = StateReader.open(report.location)
@@ -165,6 +172,57 @@ def test_the_time_to_live_begins_with_flinks_last_access(monkeypatch: pytest.Mon
     (table,) = (each for each in reader.tables("totals") if each.name == "recent")
     years = {row["ttl_started_at"].year for batch in table.batches() for row in batch.to_pylist()}
     assert years == {2026}
+
+
+def test_rows_are_written_in_small_parts_each_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stores = [f"file://{tmp_path}/store/{name}/savepoints/of-flink" for name in ("whole", "parts")]
+    whole = imported(monkeypatch, "heap-1", stores[0], Totals())
+    monkeypatch.setattr(flink_import, "_TOGETHER", 3)
+    in_parts = imported(monkeypatch, "heap-1", stores[1], Totals())
+    assert replace(in_parts, location=whole.location) == whole
+    assert all(state.rows == state.entries for state in in_parts.states)
+
+
+def test_a_row_that_has_not_become_an_entry_fails_the_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Losing:
+        """Encodes all rows but the last of each part."""
+
+        def __init__(self, encoder: Any) -> None:
+            self.encoder = encoder
+
+        def encode(self, batch: pa.RecordBatch) -> Any:
+            return self.encoder.encode(batch.slice(0, batch.num_rows - 1))
+
+    known = flink_import.encoder_of
+    monkeypatch.setattr(flink_import, "encoder_of", lambda *of, **with_: Losing(known(*of, **with_)))
+    with pytest.raises(
+        ImportCountsDifferError, match=r"operator 'totals' has the rows .*'count': 10.* and the entries"
+    ):
+        imported(monkeypatch, "heap-1", f"file://{tmp_path}/store/moved/savepoints/of-flink", Totals())
+    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("splits", "found"),
+    [
+        ([("a", 0, 0), ("b", 1, 7), ("a", 1, 5)], {"a": {"0": 0, "1": 5}, "b": {"1": 7}}),
+        ([("a", 0, -3)], ImportUnsupportedError),
+        ([("a", 0, 1), ("a", 0, 2)], FlinkSavepointError),
+    ],
+)
+def test_each_partition_is_in_one_reader_and_has_an_offset(
+    monkeypatch: pytest.MonkeyPatch, splits: list[tuple[str, int, int]], found: Any
+) -> None:
+    monkeypatch.setattr(flink_offsets, "_splits", lambda file: file.splits)
+    readers = [SimpleNamespace(offsets={flink_offsets._STATE: ()}, splits=[each]) for each in splits]
+    operator: Any = SimpleNamespace(elements=readers)
+    if isinstance(found, dict):
+        assert flink_offsets.kafka_offsets(operator) == found
+    else:
+        with pytest.raises(found):
+            flink_offsets.kafka_offsets(operator)
+    other: Any = SimpleNamespace(elements=[SimpleNamespace(offsets={"other": ()})])
+    assert flink_offsets.kafka_offsets(other) is None
 
 
 def test_a_dry_run_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

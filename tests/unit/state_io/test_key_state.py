@@ -22,6 +22,8 @@ from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state_io import key_state
 from keyscale.state_io.key_state import KeyReadTooLargeError, KeyRequest, LatestKeys, read_history, read_key
 from keyscale.state_io.key_text import KeyTextError
+from tests.support.repository import GOLDEN
+from tests.support.state import every_kind
 from tests.support.state.state_job import UID, StateJob, group_of
 
 if TYPE_CHECKING:
@@ -173,6 +175,24 @@ def test_the_rows_of_a_key_are_cut_at_their_limit(job: StateJob) -> None:
     whole, cut = (read_key(request(job, rows_max=rows)) for rows in (1, 0))
     assert (whole["states"][0]["rows"], whole["is_truncated"]) == ([{"value": 11}], False)
     assert (cut["states"][0]["rows"], cut["is_truncated"]) == ([], True)
+
+
+def test_the_limit_of_rows_is_one_for_all_states_and_timers_of_a_key() -> None:
+    store_url, savepoint = (GOLDEN / "savepoint-v1").as_uri(), f"{every_kind.JOB}/savepoints/{every_kind.SAVEPOINT}"
+    asked: dict[str, Any] = {"key": '["a\\u0000b", 5]', "manifest_path": f"{savepoint}/manifest.json"}
+
+    def found(rows_max: int) -> tuple[dict[str, int], bool]:
+        answer = read_key(KeyRequest(store_url, every_kind.JOB, every_kind.UID, rows_max=rows_max, **asked))
+        assert answer["key"] == {"name": "a\0b", "number": 5}
+        return {each["state"]: len(each["rows"]) for each in answer["states"]}, answer["is_truncated"]
+
+    whole, is_truncated = found(1000)
+    total = sum(whole.values())
+    assert (is_truncated, whole["map"], whole["list"]) == (False, 2, 2)
+    assert found(total) == (whole, False)
+    for rows_max in (total - 1, 4):
+        cut, is_truncated = found(rows_max)
+        assert (sum(cut.values()), cut.keys(), is_truncated) == (rows_max, whole.keys(), True)
 
 
 def test_what_cannot_be_read_is_refused(job: StateJob) -> None:

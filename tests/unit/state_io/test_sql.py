@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from keyscale.state_io import StateReader
+from keyscale.state_io import StateReader, sql_process
 from keyscale.state_io.sql import SqlLimitError, SqlLimits, SqlReadError, SqlStatementError, query
 from keyscale.state_io.sql_process import StateDatabase
 from tests.support.repository import GOLDEN
@@ -48,6 +50,21 @@ def test_a_statement_can_read_a_state_twice_and_join_states(database: StateDatab
         "select count(*) n from totals.map a join totals.map b using (key, map_key) join totals.list using (key)"
     )
     assert rows(database, statement) == [{"n": len(KEYS) * len(KINDS["map"]) * len(KINDS["list"])}]
+
+
+@pytest.mark.parametrize(
+    ("rows_max", "written", "is_cut"), [(9, 5, False), (5, 5, False), (4, 4, True), (3, 3, True), (1, 1, True)]
+)
+def test_the_rows_are_cut_at_their_limit_over_all_batches(
+    monkeypatch: pytest.MonkeyPatch, rows_max: int, written: int, is_cut: bool
+) -> None:
+    batches = [pa.record_batch({"n": part}) for part in ([0, 1, 2], [3], [4])]
+    out = pa.BufferOutputStream()
+    monkeypatch.setattr(sql_process.sys, "stdout", SimpleNamespace(buffer=out))
+    rows = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
+    assert sql_process._write(rows, rows_max) is is_cut
+    monkeypatch.undo()
+    assert pa.ipc.open_stream(out.getvalue()).read_all()["n"].to_pylist() == [*range(written)]
 
 
 @pytest.mark.parametrize("name", VALUES)

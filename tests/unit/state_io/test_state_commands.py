@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from keyscale.api.cli.root import main
-from keyscale.identifiers import BatchId
+from keyscale.api.cli.state import _json
+from keyscale.identifiers import Attempt, BatchId, OperatorUid
+from keyscale.state.documents.job_time import EventTime, JobTime
+from keyscale.state.documents.manifest import read_manifest, write_manifest
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.layout import location_of
+from keyscale.state.layout import location_of, split_location
 from keyscale.state.objects.errors import ObjectCorruptError
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.objects.opening import open_store
 from keyscale.state.serializers.pickled import Pickled
 from keyscale.state_io import KeyedStateTable, NewOperator, NewState, write
 from tests.support.repository import GOLDEN
@@ -152,6 +157,83 @@ def written(tmp_path: Path) -> str:
     clicks = NewState(ValueStateDescriptor("clicks", pa.int64()), pa.table({"user": ["ada", "bob"], "value": [1, 2]}))
     place = f"file://{tmp_path}/store/job/savepoints/written"
     return write(place, [NewOperator("counts", {"user": pa.string()}, [clicks])], max_parallelism=4)
+
+
+def test_show_prints_each_fact_at_its_name(written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    root, path = split_location(written)
+    store = open_store(root)
+    manifest = read_manifest(store, path)
+    time = JobTime({OperatorUid("counts"): EventTime(5_000, 3_000)}, processing_ms=9_000)
+    write_manifest(store, msgspec.structs.replace(manifest, time=time, savepoint_id="timed", attempt=Attempt(4)))
+    timed = written.replace("/written/", "/timed/")
+    assert main(["state", "show", "--json", timed]) == 0
+    (operator,) = manifest.operators
+    (subtask,) = operator.subtasks
+    columns = [("key", "struct<user: string>"), ("value", "int64"), ("key_group", "int32")]
+    facts = json.loads(capsys.readouterr().out)
+    assert facts == {
+        "job_id": "job",
+        "checkpoint_id": manifest.checkpoint_id,
+        "savepoint_id": "timed",
+        "kind": "savepoint",
+        "attempt": 4,
+        "created_at_ms": manifest.created_at_ms,
+        "state_size_bytes": manifest.state_size_bytes,
+        "batch_id": manifest.batch_id,
+        "max_parallelism": 4,
+        "hash_id": "spark",
+        "processing_time_ms": 9_000,
+        "source_positions": {},
+        "operators": [
+            {
+                "uid": "counts",
+                "key": [{"name": "user", "type": "string"}],
+                "watermark_ms": 3_000,
+                "subtasks": [
+                    {
+                        "subtask": 0,
+                        "key_group_start": 0,
+                        "key_group_end": 3,
+                        "shards": 1,
+                        "files": len(subtask.distinct_files),
+                        "state_size_bytes": subtask.state_size_bytes,
+                    }
+                ],
+                "tables": [
+                    {
+                        "operator": "counts",
+                        "state": "clicks",
+                        "kind": "value",
+                        "columns": [{"name": name, "type": kind} for name, kind in columns],
+                    }
+                ],
+            }
+        ],
+    }
+    assert len(subtask.distinct_files) > 1
+    assert main(["state", "show", "--entries", timed]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "processing_time_ms 1970-01-01 00:00:09.000" in lines
+    assert "counts clicks value key struct<user: string>, value int64, key_group int32" in lines
+    (of_subtask,) = [line for line in lines if line.startswith("counts 0 0 3 1 ")]
+    assert of_subtask.split()[5] == str(len(subtask.distinct_files))
+    assert [line.split()[:3] for line in lines if line.startswith("counts clicks 2 ")] == [["counts", "clicks", "2"]]
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ("7", 7),
+        ('"7"', "7"),
+        ("ada", "ada"),
+        ("[1, null]", [1, None]),
+        ("NaN", "NaN"),
+        ("1e999", "1e999"),
+        (None, None),
+    ],
+)
+def test_a_value_is_json_or_else_the_text_itself(value: str | None, read: object) -> None:
+    assert _json(value) == read
 
 
 def shown(location: str, table: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
