@@ -18,7 +18,13 @@ import pytest
 
 from keyscale import FileSink
 from keyscale.identifiers import SubtaskIndex
-from keyscale.jobs.errors import InvalidTopologyError, SinkOccupiedError, SinkPublishError
+from keyscale.jobs.errors import (
+    InvalidTopologyError,
+    SinkForbiddenError,
+    SinkOccupiedError,
+    SinkPublishError,
+    SinkUnavailableError,
+)
 from keyscale.jobs.sinks import files
 from keyscale.jobs.sinks.sink import CheckedSink, SinkContext
 from tests.support.sinks.driver import JOB, UID, Host, KilledError, SinkDriver, every_kill
@@ -455,6 +461,32 @@ def test_the_output_of_another_job_in_the_place_of_a_batch_is_not_replaced(
     monkeypatch.setattr(ModelDirectory, "move_to", lambda *_: False)
     with pytest.raises(SinkPublishError, match=f"batch 0 of sink {UID} could not be moved into place"):
         sink.publish(token)
+
+
+def test_a_batch_that_cannot_be_staged_is_removed_and_says_why_or_that_its_files_are_away(
+    driver: SinkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = driver.start()
+
+    def failing(error: Exception) -> Callable[..., None]:
+        def fail(*_: object) -> None:
+            raise error
+
+        return fail
+
+    monkeypatch.setattr(ModelDirectory, "write_text", failing(SinkPublishError("refused")))
+    with pytest.raises(SinkPublishError, match="refused"):
+        sink.prepare(driver.frame(0, 1), driver.context(0))
+    assert nothing_is_staged(tmp_path / "out")
+    monkeypatch.setattr(ModelDirectory, "delete", failing(SinkPublishError("not deleted")))
+    with pytest.raises(SinkPublishError, match="refused"):
+        sink.prepare(driver.frame(1, 1), driver.context(1))
+    monkeypatch.setattr(ModelDirectory, "delete", failing(SinkUnavailableError("away")))
+    with pytest.raises(SinkUnavailableError, match="away"):
+        sink.prepare(driver.frame(2, 1), driver.context(2))
+    monkeypatch.setattr(ModelDirectory, "require_right", failing(SinkForbiddenError("no right")))
+    with pytest.raises(SinkForbiddenError, match="no right"):
+        sink.prepare(driver.frame(3, 1), driver.context(3))
 
 
 def test_a_batch_whose_earlier_place_is_gone_is_a_warning(

@@ -182,6 +182,8 @@ def test_a_topic_of_the_sink_takes_the_records_without_a_topic(
     assert directory.asked == [{"two"}, {"compacted"}]
     stored = msgspec.json.decode(token)
     assert [stored[name] for name in ("batch_bytes_max", "shares", "topic", "refusal")] == [200, 3, "two", None]
+    with pytest.raises(SinkRowsRefusedError, match="1 with too large"):
+        of.prepare(frame(session, COLUMNS, [[record("k" * 105, None)]]), replace(CONTEXT, unique="again"))
     of.publish(token)
     found = [(each["topic"], each["value"], each.get("partition")) for each in produced]
     wanted = [("two", str(number).encode(), number % 2) for number in range(5)]
@@ -217,6 +219,13 @@ def test_a_batch_that_is_refused_leaves_nothing_staged(
     with pytest.raises(SinkUnavailableError):
         staged(sink(tmp_path), record())
     directory.failure = None
+
+    def away(_: ModelDirectory) -> None:
+        raise SinkUnavailableError("away")
+
+    monkeypatch.setattr(ModelDirectory, "delete", away)
+    with pytest.raises(SinkUnavailableError, match="away"):
+        staged(sink(tmp_path), record("a", None))
     monkeypatch.setattr(ModelDirectory, "require_right", refuse)
     with pytest.raises(SinkForbiddenError, match="no right"):
         staged(sink(tmp_path), record("a", None))
