@@ -23,6 +23,7 @@ from keyscale.jobs.errors import (
     UserFunctionError,
 )
 from keyscale.jobs.graph.topology import TopologyBuilder
+from keyscale.jobs.operators.broadcast_operator import BroadcastProcess
 from keyscale.jobs.testing.harness import OperatorHarness
 
 if TYPE_CHECKING:
@@ -217,3 +218,34 @@ def test_a_broadcast_function_may_keep_operator_lists() -> None:
     tested.process_broadcast(("food", 1))
     descriptor = ListStateDescriptor("own", pa.int64())
     assert [tested.operator_state(subtask).list_state(descriptor).get() for subtask in (0, 1)] == [[0], [1]]
+
+
+class Times(KeyedBroadcastProcessFunction):
+    """Emits the watermark that each broadcast record sees; registers timers, which do nothing."""
+
+    def process_element(self, row: Row, context: KeyedReadOnlyContext) -> None:
+        context.timer_service().register_event_time_timer(row.amount)
+
+    def process_broadcast_element(self, row: Row, context: BroadcastContext) -> Iterator[tuple[Any, ...]]:
+        if row.limit < 0:
+            raise ValueError
+        yield row.category, row.limit, context.current_watermark()
+
+
+def test_a_broadcast_record_sees_the_watermark_and_a_function_without_timers_has_none() -> None:
+    tested = OperatorHarness(
+        Times(),
+        input=INPUT,
+        key=["user"],
+        output={"category": "string", "limit": "bigint", "watermark": "bigint"},
+        broadcast=RULES,
+        parallelism=2,
+    )
+    tested.process(("ada", "pen", 5))
+    tested.advance_watermark(7)
+    assert tested.take_output() == []
+    tested.process_broadcast(("pen", 1), ("ink", 2))
+    assert sorted(tested.take_output()) == [("ink", 2, 7)] * 2 + [("pen", 1, 7)] * 2
+    with pytest.raises(UserFunctionError, match="at broadcast record 2 of the batch, in subtask 0"):
+        tested.process_broadcast(("pen", 1), ("ink", -2))
+    assert [BroadcastProcess(each, ()).uses_timers for each in (Times(), OverLimit())] == [False, True]

@@ -56,6 +56,25 @@ def test_messages_of_any_characters_survive() -> None:
     assert str(typed_failure(as_spark_raises_it(CarriedFailure(SinkPublishError(text), ORIGIN)))) == text
 
 
+def test_a_text_that_only_looks_like_an_error_of_ours_does_not_hide_one() -> None:
+    carried = CarriedFailure(DiskFullError("/data"), ORIGIN)
+    for looks in ("KEYSCALE_FAILURE<eJwB>", "KEYSCALE_FAILURE<a>", "KEYSCALE_FAILURE<eJyrVkrOT0lVslIyVKoFABWZA3M=>"):
+        came = typed_failure(RuntimeError(f"{looks} and {carried}"))
+        assert (type(came), str(came), origin_of(came)) == (DiskFullError, "/data", ORIGIN)
+        assert type(typed_failure(RuntimeError(looks))) is TaskFailedError
+
+
+def test_a_failed_job_of_spark_within_a_users_function_is_the_error_of_its_task() -> None:
+    with pytest.raises(DiskFullError, match=r"^/data$") as raised, user_code(lambda: "at record 7"):
+        raise as_spark_raises_it(CarriedFailure(DiskFullError("/data"), ORIGIN))
+    assert origin_of(raised.value) == ORIGIN
+
+
+def test_a_traceback_of_spark_alone_is_a_failed_task() -> None:
+    came = typed_failure(of_worker("/lib/pyspark/worker.py", "/lib/pyspark.zip/pyspark/rdd.py"))
+    assert (type(came), str(came)) == (TaskFailedError, "Spark failed: ValueError: not a plate\n  second line")
+
+
 def test_characters_that_cannot_be_stored_arrive_escaped() -> None:
     came = typed_failure(as_spark_raises_it(CarriedFailure(SinkPublishError("zero \0, half \udcff"), ORIGIN)))
     assert str(came) == r"zero \x00, half \udcff"
