@@ -116,6 +116,7 @@ def test_pickled_objects_are_given_as_bytes(place: str) -> None:
         (TABLE.append_column("map_key", TABLE["user"]), "unknown columns map_key"),
         (pa.table({"user": ["ada"], "value": pa.array([None], pa.int64())}), "has no value"),
         (pa.concat_tables([TABLE, TABLE.slice(1)]), "1 rows have the key of another row"),
+        (pa.table({"key": pa.array([{"user": "ada"}, None]), "value": [1, 2]}), "a row has no key"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(place: str, rows: pa.Table, complaint: str) -> None:
@@ -123,6 +124,36 @@ def test_rows_that_do_not_fit_are_refused(place: str, rows: pa.Table, complaint:
         written(place, CLICKS, rows)
     with pytest.raises(ObjectNotFoundError):  # nothing was published
         StateReader.open(place)
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "words"),
+    [
+        (
+            MapStateDescriptor("pages", pa.string(), pa.int64()),
+            "lack the column 'map_key', or a `value` that is a whole map",
+        ),
+        (ListStateDescriptor("marks", pa.int64()), "lack the column 'list_index', or a `value` that is a whole list"),
+    ],
+)
+def test_a_value_that_is_no_whole_map_or_list_is_no_entry(
+    place: str, descriptor: StateDescriptor[Any], words: str
+) -> None:
+    with pytest.raises(RowsInvalidError, match=words):
+        written(place, descriptor, TABLE)
+
+
+def test_times_of_a_ttl_may_have_any_unit_and_are_stored_in_milliseconds(place: str) -> None:
+    descriptor = ValueStateDescriptor("clicks", pa.int64(), Ttl(1000))
+    found = {}
+    for unit, number in (("s", 1_700_000_000), ("us", 1_700_000_000_123_456)):
+        times = pa.array([number, number + 1], pa.timestamp(unit, "UTC"))
+        rows = written(f"{place}-{unit}", descriptor, TABLE.append_column("ttl_started_at", times))
+        found[unit] = [int(row["ttl_started_at"].timestamp() * 1000) for row in rows]
+    assert found == {
+        "s": [1_700_000_000_000, 1_700_000_001_000],
+        "us": [1_700_000_000_123, 1_700_000_000_123],
+    }
 
 
 @pytest.mark.parametrize("index", [None, -1])

@@ -24,10 +24,11 @@ from keyscale.state.consolidation.policy import ConsolidationPolicy
 from keyscale.state.documents.changelog import ChangelogCorruptError, SortedFile, write_changelog
 from keyscale.state.documents.state_version import StateVersion
 from keyscale.state.engine.engine import SortedRun
+from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.engine.key_group_sizes import FileFacts
 from keyscale.state.engine.rocksdb_settings import RocksDbSettings
 from keyscale.state.keyed.batch_clock import BatchClock
-from keyscale.state.keyed.schema import KeyedSchema
+from keyscale.state.keyed.schema import KeyedSchema, TimersSchema
 from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.local.subtask_directory import CleanMarker, LocalShard, boot_id
@@ -348,3 +349,50 @@ def test_a_result_is_taken_over_if_few_changelogs_lead_to_the_version(
     assert not take_over.can_take_over(StateVersion(BatchId(6), version), log.consolidation), "it is not ready"
     make_ready(log.consolidation)
     assert take_over.can_take_over(StateVersion(BatchId(6), version), log.consolidation) is can
+
+
+# Catching up.
+
+
+def version() -> consolidator._ShardVersion:
+    return consolidator._ShardVersion(BatchId(4), A, KeyedSchema((("id", "int64"),)), {"count": Ttl(1000)})
+
+
+def test_a_result_catches_up_with_the_batches_that_are_known_to_be_committed(
+    tmp_path: Path, store: LocalObjectStore
+) -> None:
+    log, engine = begun(tmp_path), HeapEngine()
+    more = KeyedSchema((("id", "int64"),)).with_timers(TimersSchema("t"))
+    add(log, store, 5, A, B, schema=more)
+    add(log, store, 6, B, "e" * 64)  # of a try that was lost
+    add(log, store, 6, B, C)
+    add(log, store, 7, C, D)
+    caught_up = consolidator._catch_up(log.consolidation, OWN, engine, version())
+    assert caught_up == consolidator._ShardVersion(BatchId(6), C, more, {"count": Ttl(1000)})
+    assert list(engine.scan("count", b"", None)) == [(b"\0\1k", b"6")]
+    assert [(entry.batch_id, entry.after) for entry in log.entries()] == [(6, "e" * 64), (7, D)]
+    marker = caught_up.marker(log.consolidation.shard, OWN)
+    assert marker == CleanMarker(BatchId(6), C, (LocalShard("shard", 0, 7),), boot_id(), more, {"count": Ttl(1000)})
+    assert consolidator._catch_up(log.consolidation, OWN, engine, caught_up) == caught_up
+
+
+def test_a_consolidation_that_batches_overtake_again_and_again_ends(
+    tmp_path: Path, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, rounds = begun(tmp_path), list[int]()
+    for batch_id in (5, 6, 7):
+        add(log, store, batch_id, "e" * 64, f"{batch_id}" * 64)
+    monkeypatch.setattr(consolidator, "CATCH_UP_ROUNDS_MAX", 3)
+    monkeypatch.setattr(consolidator, "_check_wanted", lambda _: rounds.append(1))
+    with pytest.raises(ConsolidationUnwantedError, match="the batches are faster"):
+        consolidator._catch_up(log.consolidation, OWN, HeapEngine(), version())
+    assert len(rounds) == 3
+    monkeypatch.setattr(consolidator, "LEFT_TO_TAKE_OVER_MAX", 3)
+    assert consolidator._catch_up(log.consolidation, OWN, HeapEngine(), version()) == version()
+
+
+def test_a_consolidation_whose_log_is_gone_ends_at_once(tmp_path: Path) -> None:
+    log = begun(tmp_path)
+    log.give_up()
+    with pytest.raises(ConsolidationUnwantedError, match="no longer wanted"):
+        consolidator._catch_up(log.consolidation, OWN, HeapEngine(), version())

@@ -453,3 +453,63 @@ def test_the_newest_counters_are_those_of_the_newest_entry_that_has_them_and_can
     assert log.newest_counters() == counted[3], "a plan has none"
     store.put(LAYOUT.log_entry(3), b"damaged")
     assert log.newest_counters() == counted[2]
+
+
+def test_the_time_of_an_opening_is_that_of_the_store_and_of_this_opening_alone(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    log, later = CommitLog(store, LAYOUT), CommitLog(store, LAYOUT)
+    log.append(1, opened(1))
+    info = store.head(LAYOUT.log_entry(1))
+    assert info is not None
+    assert log.opened_at_ms == info.modified_ms
+    log.append(2, planned(1, 0))
+    later.append(3, planned(1, 0))
+    assert (log.opened_at_ms, later.opened_at_ms) == (info.modified_ms, None)
+
+
+def test_a_reader_reads_the_entries_after_the_last_gap_and_none_before_it(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    log = CommitLog(store, LAYOUT)
+    written = [opened(1), committed(1, 0), committed(1, 1), opened(2), committed(2, 2)]
+    assert log.stored() == []
+    for position, entry in enumerate(written, 1):
+        log.append(position, entry)
+    assert log.stored() == numbered(*written)
+    store.delete([LAYOUT.log_entry(position) for position in (1, 3)])
+    assert log.stored() == numbered(*written[3:], after=3)
+    with pytest.raises(LogGapError, match="of job has no complete history after position 0"):
+        log.read()
+    assert log.read(3) == numbered(*written[3:], after=3)
+    assert log.last() == (5, written[4])
+    assert log.is_continued_by_another(4) is False
+    assert CommitLog(store, LAYOUT).is_continued_by_another(4) is True
+    assert CommitLog(store, LAYOUT).is_continued_by_another(5) is False
+
+
+def test_an_entry_in_the_place_of_another_one_is_damage(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    log = CommitLog(store, LAYOUT)
+    log.append(1, opened(1))
+    store.put(LAYOUT.log_entry(2), store.get(LAYOUT.log_entry(1)))
+    with pytest.raises(DocumentCorruptError, match="holds the entry of position 1"):
+        log.last()
+
+
+def test_the_newest_counters_are_those_of_the_newest_opening_or_commit_that_has_some(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    log = CommitLog(store, LAYOUT)
+    early, late = JobCounters(input_records=5), JobCounters(input_records=9)
+    entries: list[LogEntry] = [
+        structs.replace(opened(1), counters=early),
+        planned(1, 0),
+        committed(1, 0),
+        structs.replace(opened(2), counters=late),
+        planned(2, 1),
+    ]
+    found = []
+    for position, entry in enumerate(entries, 1):
+        log.append(position, entry)
+        found.append(log.newest_counters())
+    assert found == [early, early, early, late, late]
+    store.put(LAYOUT.log_entry(6), b"damaged")
+    assert log.newest_counters() == late

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.state.objects.errors import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError
+from keyscale.state.objects import local_store
+from keyscale.state.objects.errors import (
+    ObjectCorruptError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreForbiddenError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.deep_directories import deepened
 
@@ -202,3 +211,77 @@ def test_where_files_cannot_be_linked_they_are_copied(
     store.upload(file, "job/file", immutable=True)
     assert (store.get("job/copy"), store.get("job/file")) == (b"content", b"uploaded")
     assert names(tmp_path / "store" / "job") == ["copy", "file", "real"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (FileNotFoundError(errno.ENOENT, "gone"), ObjectNotFoundError),
+        (OSError(errno.ENOSPC, "full"), StoreFullError),
+        (OSError(errno.EDQUOT, "full"), StoreFullError),
+        (OSError(errno.EROFS, "read-only"), StoreFullError),
+        (PermissionError(errno.EACCES, "forbidden"), StoreForbiddenError),
+        (OSError(errno.EIO, "broken"), StoreUnavailableError),
+    ],
+)
+def test_each_failure_of_the_disk_is_one_of_the_stores_errors(
+    store: LocalObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: OSError, kind: type[Exception]
+) -> None:
+    store.put("job/x", b"1")
+    (tmp_path / "source").write_bytes(b"2")
+
+    def fail(*_: object, **__: object) -> None:
+        raise failure
+
+    uses: dict[str, Callable[[], object]] = {
+        "put": lambda: store.put("job/x", b"2"),
+        "upload": lambda: store.upload(tmp_path / "source", "job/x"),
+        "get": lambda: store.get("job/x"),
+        "download": lambda: store.download("job/x", tmp_path / "target"),
+        "copy": lambda: store.copy("job/x", "job/y"),
+        "list": lambda: list(store.list("job/")),
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr("os.open", fail)
+        for use, call in uses.items():
+            if use == "list" and kind is ObjectNotFoundError:
+                assert call() == [], "a folder that is gone has no objects"
+                continue
+            with pytest.raises(kind) as raised:
+                call()
+            assert type(raised.value) is kind, use
+    assert store.get("job/x") == b"1"
+    assert [info.path for info in store.list("job/")] == ["job/real", "job/x"]
+
+
+def test_a_folder_in_the_place_of_an_object_cannot_be_written_and_is_no_object(store: LocalObjectStore) -> None:
+    store.put("job/x/y", b"1")
+    with pytest.raises(StoreUnavailableError, match="something else has its place"):
+        store.put("job/x", b"2")
+    with pytest.raises(StoreUnavailableError, match="something else has its place"):
+        store.put("job/x/y/z", b"2")
+    for path in ("job/x", "job/x/y/z"):
+        assert store.head(path) is None
+        with pytest.raises(ObjectNotFoundError):
+            store.get(path)
+    assert store.get("job/x/y") == b"1"
+
+
+def test_a_content_is_checked_while_it_is_read_and_little_more_is_read(
+    store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_store, "_CHUNK_BYTES", 4)
+    store.put("job/x", b"0123456789")
+    sha256 = hashlib.sha256(b"0123456789").hexdigest()
+    read: list[int] = []
+    store.check("job/x", size_bytes=10, sha256=sha256, on_read=read.append)
+    assert read == [4, 8, 10]
+    for size_bytes, wanted, words, expected in (
+        (10, "other", "the SHA-256 of job/x differs", [4, 8, 10]),
+        (11, sha256, "10 bytes instead of 11", [4, 8, 10]),
+        (3, sha256, "more than 3 bytes", [4]),
+    ):
+        read.clear()
+        with pytest.raises(ObjectCorruptError, match=words):
+            store.check("job/x", size_bytes=size_bytes, sha256=wanted, on_read=read.append)
+        assert read == expected
