@@ -15,10 +15,10 @@ from keyscale.api.autoscaling.decision import REMEMBERED_MS, Decision
 from keyscale.api.autoscaling.facts import Effect
 from keyscale.api.autoscaling.observation import PEAK_MS, RATE_MS
 from keyscale.api.errors import JobStatusConflictError
-from keyscale.db.models import Job
+from keyscale.db.models import Attempt, Job
 from keyscale.db.repositories.scaling import PastDecision, ScaledJob
 from keyscale.jobs.protocol.specification import JobSpec
-from keyscale.vocabulary import JobStatus, OperationStatus, ScalingOutcome, ScalingVerdict
+from keyscale.vocabulary import AttemptStage, JobStatus, OperationStatus, ScalingOutcome, ScalingVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -207,3 +207,37 @@ def test_a_move_gets_its_outcome_once(
     world.decision = replace(STEADY, present=PRESENT, outcome=outcome)
     world.past.append(move)
     assert world.look() == [*READ, *expected, (STEADY.verdict, 2, None, None), "committed"]
+
+
+SLEEP = Decision(ScalingVerdict.SLEEP, 2, 2, "no input")
+
+
+@pytest.mark.parametrize(
+    ("decision", "mode", "driver_state", "requested_at_ms", "expected"),
+    [
+        (SLEEP, "ACTIVE", "RUNNING", None, NOW_MS),
+        (SLEEP, "ACTIVE", "RUNNING", 5, 5),
+        (SLEEP, "MONITORING", "RUNNING", None, None),
+        (SLEEP, "MONITORING", "RUNNING", 5, None),
+        (STEADY, "ACTIVE", "RUNNING", None, None),
+        (STEADY, "ACTIVE", "RUNNING", 5, None),
+        (STEADY, "ACTIVE", "SLEEPING", 5, 5),
+        (SLEEP, "ACTIVE", "SLEEPING", None, None),
+    ],
+)
+def test_a_driver_shall_sleep_while_an_active_autoscaler_wants_it(  # noqa: PLR0917
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    decision: Decision,
+    mode: str,
+    driver_state: str,
+    requested_at_ms: int | None,
+    expected: int | None,
+) -> None:
+    world.decision = decision
+    active = Attempt(driver_state=driver_state, sleep_requested_at_ms=requested_at_ms)
+    monkeypatch.setattr(autoscaler.attempts, "of_stage", lambda *of: {("job", AttemptStage.ACTIVE): active}[of[1:]])
+    spec = JobSpec(artifact_id="a", autoscaler={"mode": mode}).given()
+    monkeypatch.setattr(autoscaler.scaling, "scaled_jobs", lambda _: [SEEN._replace(spec=spec)])
+    world.look()
+    assert active.sleep_requested_at_ms == expected
