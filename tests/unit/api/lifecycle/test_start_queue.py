@@ -118,3 +118,50 @@ def test_a_wait_is_announced_once(host: Host) -> None:
     assert host.ask("younger") == Turn(1, is_announced=False)
     host.queue.note_announced("younger", 1)
     assert host.ask("younger") == Turn(1, is_announced=True)
+
+
+def test_a_launch_that_has_just_ended_keeps_its_turn_until_the_database_is_read_again(host: Host) -> None:
+    host.add("older")
+    host.add("younger", created_at_ms=1)
+    assert (host.ask("older").place, host.ask("younger").place) == (0, 1)
+    with host.queue.turn("older", 1) as has_turn:
+        assert has_turn
+    with host.queue.turn("younger", 1) as has_turn:
+        assert not has_turn, "the process of the older one may not be seen yet"
+    del host.attempts["older"]
+    assert host.ask("younger").place == 0
+
+
+def test_the_job_that_is_down_starts_before_one_of_its_minute_that_runs_meanwhile(host: Host) -> None:
+    host.add("runs", stage=AttemptStage.STANDBY)
+    host.add("down", created_at_ms=59_999)
+    assert (host.ask("runs").place, host.ask("down").place) == (1, 0)
+
+
+def test_a_later_attempt_of_a_job_has_a_wait_of_its_own_that_is_announced_again(host: Host) -> None:
+    host.add("starting", "here:/home")
+    host.add("waiting")
+    host.ask("waiting")
+    host.queue.note_announced("waiting", 1)
+    assert host.ask("waiting") == Turn(1, is_announced=True)
+    host.attempts["waiting"].launched_on = "here:/home"
+    host.add("another")
+    host.ask("another")
+    host.attempts["waiting"].launched_on = None
+    assert host.ask("waiting") == Turn(2)
+    host.queue.note_announced("waiting", 1)
+    host.attempts["waiting"].number = 2
+    assert host.ask("waiting") == Turn(2)
+
+
+@pytest.mark.parametrize("launched_on", ["here:/home", None])
+def test_a_dead_driver_and_one_that_the_queue_has_never_been_asked_about(
+    host: Host, monkeypatch: pytest.MonkeyPatch, launched_on: str | None
+) -> None:
+    host.add("gone", launched_on)
+    host.add("waiting", created_at_ms=60_000)
+    dead = Seen(ProcessState.DEAD if launched_on else ProcessState.UNLAUNCHED)
+    inspect = host.inspect
+    monkeypatch.setattr(host, "inspect", lambda found: dead if found.job_id == "gone" else inspect(found))
+    places = [host.ask("waiting").place for _ in range(7)]
+    assert places == ([0] * 7 if launched_on else [1] * 5 + [0] * 2), "its steps fail"
