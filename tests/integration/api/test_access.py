@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.address_proof import prove
+from keyscale.api.access.tokens import token_sha256
+from keyscale.db.repositories import replicas
 from keyscale.installation import VERSION
 
 if TYPE_CHECKING:
     import httpx
+
+    from keyscale.api.control_plane.context import Context
 
 pytestmark = pytest.mark.either_database
 
@@ -31,6 +36,20 @@ def test_the_first_page_is_the_dashboard_and_no_page_loads_programs_of_other_hos
     assert (first.status_code, first.headers["location"]) == (307, "/ui/")
     assert [anonymous.get(path).status_code for path in ("/docs", "/redoc", "/openapi.json")] == [404] * 3
     assert anonymous.get("/v1/openapi.json").status_code == 401
+
+
+def test_a_control_plane_proves_its_home_and_its_place_among_the_replicas(
+    context: Context, anonymous: httpx.Client
+) -> None:
+    url, file = context.settings.control_url, context.settings.token_file
+    assert anonymous.get("/proofs/home", params={"nonce": "n"}).status_code == 404, "it keeps no admin token"
+    file.write_text("the-admin-token\n")
+    home = anonymous.get("/proofs/home", params={"nonce": "n"}).json()
+    assert home == {"proof": prove(token_sha256("the-admin-token"), "n", url)}
+    with context.reads() as session:
+        key = replicas.shared_key(session)
+    replica = anonymous.get("/proofs/replica", params={"nonce": "n"}).json()
+    assert replica == {"proof": prove(key, "n", url, context.announcer.replica_id)}
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.evil:80"])
