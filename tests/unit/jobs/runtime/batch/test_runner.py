@@ -15,7 +15,7 @@ import pytest
 
 from keyscale.identifiers import Attempt, BatchId, JobId, OperatorUid, SubtaskIndex
 from keyscale.jobs.errors import IncompleteReportsError, SinkPublishError, SinkUnavailableError
-from keyscale.jobs.graph.nodes import Timestamps
+from keyscale.jobs.graph.nodes import NodeId, Timestamps
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.operators.failures import origin_of, with_origin
 from keyscale.jobs.runtime.batch import frames, keyed_records, routing
@@ -615,3 +615,41 @@ def test_subtasks_that_write_to_their_sink_hand_their_parts_over_after_all_have_
         runs.run(left=1)
     assert origin_of(failed.value).operator_uid == SINK
     assert sink.calls[-1] == ("discard", "token 0")
+
+
+def plan_of(run: str, committed: CommittedState, *, is_at_end: bool) -> Any:
+    assert not is_at_end
+    return runner_module._BatchPlan(run, BatchId(committed.batch_id + 1), {}, {}, {})
+
+
+def test_only_records_of_operators_before_a_sink_count_as_output(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, first = runs.runner, OperatorUid("first")
+    (last,) = runner._topology.operators
+    before = replace(last, uid=first, id=NodeId(90))
+    nodes = (*runner._topology.nodes, before)
+    monkeypatch.setattr(runner, "_topology", replace(runner._topology, nodes=nodes))
+    stage = runner._stage
+
+    def stage_both(frame: Any, plan: Any, tokens: dict[OperatorUid, str]) -> None:
+        stage(frame, plan, tokens)
+        report = TaskReport(plan.run, first, SubtaskIndex(0), write_records=100)
+        runner._collector.accumulator.value.append(report)
+
+    monkeypatch.setattr(runner, "_stage", stage_both)
+    monkeypatch.setattr(runner, "_plan", plan_of)
+    monkeypatch.setattr(runner_module, "records_read", lambda *_: 7)
+    runner.reported = {"write_records": 5}
+    outcome = runner.run(cast("Any", "frame"), runs.committed)
+    assert (outcome.output_records, outcome.input_records, [*outcome.changelogs]) == (5, 7, [OPERATOR, first])
+
+
+@pytest.mark.parametrize("must_all_run", [True, False])
+def test_a_subtask_without_due_timers_runs_if_all_must(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, *, must_all_run: bool
+) -> None:
+    report = TaskReport("", OPERATOR, SubtaskIndex(0), next_timers=NextTimers(event_ms=10**15))
+    known = runs.committed.after(BatchId(0), cast("Any", outcome_of(report)), {}, 2)
+    starts = {OPERATOR: SimpleNamespace(must_all_run=must_all_run)}
+    monkeypatch.setattr(runs.runner, "_shipped", SimpleNamespace(starts=lambda _: starts))
+    plan = runs.runner._plan("a run", known, is_at_end=False)
+    assert (plan.due, plan.starts, plan.batch_id, plan.run) == ({OPERATOR: (must_all_run,)}, starts, 1, "a run")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from types import SimpleNamespace
@@ -10,17 +11,20 @@ import pytest
 from keyscale.api.access.tokens import token_sha256
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
+    Call,
     CheckpointReport,
     Command,
     CommandResult,
     DiagnosticCommand,
     DiagnosticReport,
     Heartbeat,
+    HeartbeatResponse,
 )
 from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
 from keyscale.jobs.runtime.errors import (
     AttemptOverError,
     AttemptUnknownError,
+    ControlError,
     ControlRefusedError,
     ControlUnreachableError,
 )
@@ -294,3 +298,38 @@ def test_a_report_of_a_diagnostic_is_sent_to_its_own_place(server: StandInServer
     [(method, path, credential, content)] = reports(server)
     assert (method, path, credential) == ("POST", "/driver/diagnostics", f"Bearer {TOKEN}")
     assert DiagnosticReport.model_validate_json(content) == report
+
+
+@pytest.mark.parametrize(
+    ("status", "turns"),
+    [(200, False), (401, True), (500, True), *((each, False) for each in (403, 408, 410, 422, 429))],
+)
+def test_a_driver_turns_from_a_control_plane_that_fails_or_does_not_know_it(
+    server: StandInServer, status: int, turns: bool
+) -> None:
+    asked: list[str] = []
+    search = SimpleNamespace(find=lambda *, besides: asked.append(besides), remember=lambda _: None)
+    control = HttpControl(f"{server.url}/", ATTEMPT, TOKEN, cast("Any", search))
+    server.status, server.body = status, HeartbeatResponse().model_dump_json().encode()
+    with contextlib.nullcontext() if status == 200 else pytest.raises(ControlError):
+        control.heartbeat(BEAT)
+    control.close()
+    assert asked == ([server.url] if turns else [])
+
+
+def test_a_message_waits_ten_seconds_for_its_answer_and_a_wait_for_a_call_so_much_longer(
+    server: StandInServer, control: HttpControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    request = control._client.request
+
+    def timed(*given: Any, timeout: float, **named: Any) -> Any:
+        waits.append(timeout)
+        return request(*given, timeout=timeout, **named)
+
+    monkeypatch.setattr(control._client, "request", timed)
+    server.body = Call(is_called=True).model_dump_json().encode()
+    assert control.wait_for_call(3, 30.0)
+    server.body = HeartbeatResponse().model_dump_json().encode()
+    control.heartbeat(BEAT)
+    assert waits == [40.0, 10.0]

@@ -29,7 +29,7 @@ from keyscale.jobs.protocol.messages import (
 from keyscale.jobs.protocol.specification import NoRestart
 from keyscale.jobs.runtime.batch.locality import Locality
 from keyscale.jobs.runtime.control import driver_status
-from keyscale.jobs.runtime.control.driver_status import TERMINAL_STATES, DriverStatus
+from keyscale.jobs.runtime.control.driver_status import IDLE_MS, TERMINAL_STATES, DriverStatus
 from keyscale.metrics import MetricKind
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.retention.deletion import Deleted
@@ -399,3 +399,64 @@ def test_an_overlong_heartbeat_leaves_the_metrics_of_single_subtasks_out(monkeyp
         assert [operator.read_records for operator in metrics.operators] == [count, count]
         assert sum(len(operator.subtasks) for operator in metrics.operators) == shown
         assert metrics.state_bytes == 10 * count
+
+
+def test_an_old_answer_of_the_sources_is_told_with_its_age_and_is_no_point_of_the_trend() -> None:
+    now_s = [100.0]
+    status = DriverStatus(lambda: now_s[0])
+
+    def told() -> tuple[int | None, int | None, float | None]:
+        metrics = status.heartbeat().metrics
+        return metrics.pending_records, metrics.lag_age_ms, metrics.lag_growth
+
+    assert told() == (None, None, None)
+    status.records_wait(50)
+    now_s[0] = 112.0
+    assert told() == (50, 12_000, None)
+    status.records_wait(900, age_s=11.5)
+    assert told() == (900, 11_000, None), "the sources gave this number 11.5 s ago"
+    now_s[0] = 114.0
+    assert told() == (900, 13_000, None)
+    status.records_wait(190, age_s=0.5)
+    assert told() == (190, 0, 10.0)
+    now_s[0] = 123.0
+    assert told() == (190, 0, 10.0)
+
+
+def test_the_state_of_a_subtask_without_work_keeps_its_size() -> None:
+    status = DriverStatus()
+    for sizes, expected in (((5, 7), 12), ((0, 8), 13), ((0, 0), 13), ((6, 0), 14)):
+        subtasks = [SubtaskMetrics(index=index, state_bytes=size) for index, size in enumerate(sizes)]
+        status.committed(
+            Commit(batch_id=0, at_ms=1),
+            counters=COUNTERS,
+            input_records=1,
+            output_records=1,
+            duration_ms=1,
+            operators=[OperatorMetrics(uid="a", subtasks=subtasks)],
+        )
+        assert status.heartbeat().metrics.state_bytes == expected
+    commit(status, 9)
+    assert status.heartbeat().metrics.state_bytes == 14
+
+
+@pytest.mark.parametrize("away", ["sink", "store", "input", None])
+def test_a_job_that_has_nothing_to_read_or_must_wait_is_not_busy(away: str | None) -> None:
+    now_s = [100.0]
+    status = DriverStatus(lambda: now_s[0])
+    for now_s[0] in (100.0, 100.1):
+        commit(status, 0)
+    status.records_wait(7)
+    busy_ratio = status.heartbeat().metrics.busy_ratio
+    assert busy_ratio > 0
+    if away == "sink":
+        status.sink_waited_for(SinkOutage(uid="sink", since_ms=1, reason="x"))
+    if away == "store":
+        status.store_seen(1)
+    status.waits_for_input(away == "input")
+    now_s[0] += IDLE_MS / 1000
+    assert status.heartbeat().metrics.busy_ratio == busy_ratio
+    now_s[0] += 0.5
+    metrics = status.heartbeat().metrics
+    assert metrics.busy_ratio == (busy_ratio if away is None else 0.0)
+    assert metrics.pending_records == 7, "the sources have counted"

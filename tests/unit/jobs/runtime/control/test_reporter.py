@@ -537,3 +537,35 @@ def test_before_its_reports_have_arrived_a_driver_tells_neither_its_results_nor_
     assert beat.results == []
     assert beat.state is (DriverState.RUNNING if state is DriverState.SLEEPING else state)
     assert beat == running.status.heartbeat().model_copy(update={"results": [], "state": beat.state})
+
+
+@pytest.mark.parametrize("state", list(DriverState))
+def test_a_driver_waits_for_calls_only_while_it_runs_and_nothing_is_wanted(state: DriverState) -> None:
+    running = Running()
+    running.status.enter(state)
+    waits = running.reporter._is_unwanted
+    assert running.reporter._exchange()
+    assert waits.is_set() is (state in {DriverState.RUNNING, DriverState.SLEEPING})
+    running.control.failure = ControlUnreachableError("no answer")
+    assert not running.reporter._exchange()
+    assert not waits.is_set(), "a control plane that does not answer cannot call"
+    running.control.failure = AttemptOverError("over")
+    assert running.reporter._exchange(), "nothing is left to be sent"
+    assert len(running.over) == 1
+    running.control.failure = AttemptUnknownError("of another database")
+    assert not running.reporter._exchange()
+
+
+def test_a_result_that_comes_while_a_heartbeat_is_sent_is_still_to_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running()
+    send = running.control.heartbeat
+
+    def answer_meanwhile(beat: Heartbeat) -> HeartbeatResponse:
+        if not running.control.heartbeats:
+            running.status.answer(CommandResult(command_id="late", status="COMPLETED"))
+        return send(beat)
+
+    monkeypatch.setattr(running.control, "heartbeat", answer_meanwhile)
+    assert not running.reporter._exchange()
+    assert running.reporter._exchange()
+    assert [[result.command_id for result in beat.results] for beat in running.control.heartbeats] == [[], ["late"]]
