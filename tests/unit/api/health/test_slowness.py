@@ -141,3 +141,33 @@ def test_a_report_of_an_older_driver_gives_no_reason() -> None:
     assert codes({"batches": 5, "operators": [{"uid": "counts", "subtasks": [{"index": 0}]}]}) == []
     known_parts = [{"batch_id": at, "at_ms": 1, "input_records": 4000, "sink_ms": 4000} for at in range(3)]
     assert codes({**report(), "recent_batches": known_parts}) == ["SINK_SLOW", "FALLING_BEHIND"]
+
+
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_the_subtask_that_the_others_wait_for_is_named_wherever_it_is(slow: int) -> None:
+    subtasks = [subtask(index, 4000 if index == slow else 900 + index, store_ms=100) for index in range(3)]
+    told = report([operator(*subtasks, hot=200)], function=4000)
+    (skew,) = (
+        each for each in health_of(HealthFacts(report=told, is_current=True)).reasons if each.code == "SUBTASK_SKEW"
+    )
+    assert f"subtask {slow} of operator counts works 4.1 s" in skew.message
+    assert "the other subtasks 1.0 s on average" in skew.message
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"batch_records": 99}, []),
+        ({"batch_records": 100, "key_groups": [{"key_group": 7, "records": 75}]}, ["HOT_KEY_GROUP"]),
+        ({"batch_records": 100, "key_groups": [{"key_group": 7, "records": 74}]}, ["SUBTASK_SKEW"]),
+        ({"key_groups": []}, ["SUBTASK_SKEW"]),
+        ({"subtasks": [subtask(0, 4000)], "key_groups": [{"key_group": 7, "records": 740}]}, []),
+        ({"subtasks": [subtask(0, 4000)], "key_groups": [{"key_group": 7, "records": 750}]}, ["HOT_KEY_GROUP"]),
+        ({"subtasks": [subtask(0, 3000), subtask(1, 1000)], "key_groups": []}, ["SUBTASK_SKEW"]),
+        ({"subtasks": [subtask(0, 3000), subtask(1, 1001)], "key_groups": []}, []),
+    ],
+)
+def test_work_is_uneven_from_its_limits_on(changed: dict[str, Any], expected: list[str]) -> None:
+    uneven = {**operator(subtask(0, 4000), subtask(1, 1000), hot=200), **changed}
+    found = codes(report([uneven], function=4000))
+    assert [code for code in found if code in {"HOT_KEY_GROUP", "SUBTASK_SKEW"}] == expected
