@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyscale.identifiers import BatchId, SubtaskIndex
+from keyscale.identifiers import Attempt, BatchId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
+from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import FileHandle, ShardHandle, SnapshotHandle
 from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.keys.key_groups import KeyGroupRange, key_group_range
+from keyscale.state.layout import Layout
+from keyscale.state.log.commit_log import CommitLog, LogGapError
 from keyscale.state.log.resolution import OperatorHistory
-from keyscale.state.restore.plan import CoverError, assign_shards, check_cover, plan_operator, plan_subtask, version_of
+from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.operator_state.operator_files import OperatorStatePlan
+from keyscale.state.restore.plan import (
+    CoverError,
+    RestorePlan,
+    assign_shards,
+    check_cover,
+    followed_in_log,
+    plan_operator,
+    plan_subtask,
+    version_of,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def snapshot(index: int, *ranges: KeyGroupRange) -> SnapshotHandle:
@@ -209,3 +228,40 @@ def test_a_subtask_without_operator_state_keeps_none_when_another_one_has_some_i
 def written(batch_id: int, operator_state: FileHandle) -> ChangelogHandle:
     made = changelog(f"batch {batch_id}", batch_id, KeyGroupRange(0, 63))
     return msgspec.structs.replace(made, operator_state=operator_state)
+
+
+def test_a_plan_follows_the_commits_between_two_positions_of_the_log(tmp_path: Path) -> None:
+    store, layout = LocalObjectStore(tmp_path), Layout(JobId("job"))
+    uid, other = OperatorUid("count"), OperatorUid("other")
+
+    def written(batch_id: int, subtask: int, state: FileHandle | None = None) -> ChangelogHandle:
+        return ChangelogHandle(
+            f"{batch_id}-{subtask}",
+            1,
+            "",
+            ChangelogFormat.FRAMES,
+            BatchId(batch_id),
+            SubtaskIndex(subtask),
+            0,
+            7,
+            mutations=1,
+            operator_state=state,
+        )
+
+    state = FileHandle("operator-state", "state", 1, "")
+    changed = {number: [written(number, 0), written(number, 1, state if number == 2 else None)] for number in range(4)}
+    changed[1][1] = None  # type: ignore[call-overload]  # the subtask changed nothing
+    log, position = CommitLog(store, layout), 1
+    for number, handles in changed.items():
+        position = log.append(position, BatchPlanned(Attempt(1), BatchId(number), {}))
+        entry = BatchCommitted(Attempt(1), BatchId(number), {other: [written(9, 9)], uid: list(handles)}, {}, 0)
+        position = log.append(position, entry)
+    plan = RestorePlan(changelogs=(written(0, 1),))
+    followed = followed_in_log(plan, store, layout, uid, SubtaskIndex(1), after=2, until=6)
+    assert followed == RestorePlan(
+        changelogs=(written(0, 1), written(2, 1, state)), operator_state=OperatorStatePlan((state,))
+    )
+    assert followed_in_log(plan, store, layout, uid, SubtaskIndex(1), after=6, until=6) == plan
+    assert followed.last_batch_id == 2
+    with pytest.raises(LogGapError):
+        followed_in_log(plan, store, layout, uid, SubtaskIndex(1), after=2, until=9)
