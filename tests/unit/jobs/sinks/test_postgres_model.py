@@ -228,6 +228,38 @@ def test_an_attempt_removes_what_it_and_earlier_ones_have_staged_whatever_the_ba
         assert server.tables.keys() == {"orders", MARKERS, "_keyscale_of_another_sink"} | left
 
 
+def test_the_open_transaction_of_the_driver_that_staged_a_batch_is_ended_before_it_is_published(
+    make_server: Callable[[Host], Server],
+) -> None:
+    server = make_server(Host())
+    driver = driver_of(server, OPTIONS["keys"])
+    token = driver.start().prepare(frame(0, 1), driver.context(0))
+    OpenMoves._of_jobs.clear()  # the next driver is another process
+
+    def waits() -> None:
+        raise AssertionError("the sink waits for a driver that sleeps")
+
+    assert isinstance(server.host, Surroundings)
+    server.host.meanwhile = waits
+    PostgresSink("url", "orders", keys=("id",)).publish(token)
+    assert (written(server), server.sessions) == ([(0, 1), (1, 1)], [])
+
+
+def test_rows_that_another_writer_has_locked_are_moved_when_they_are_published(
+    make_server: Callable[[Host], Server],
+) -> None:
+    server = make_server(Host())
+    driver = driver_of(server, OPTIONS["keys"])
+    sink = driver.start()
+    writer = server.connected("url")
+    writer.lock(("orders", (1,)), alone=True)
+    token = sink.prepare(frame(0, 1), driver.context(0))
+    assert server.sessions == [writer], "no transaction of the sink holds a lock"
+    writer.close()
+    sink.publish(token)
+    assert written(server) == [(0, 1), (1, 1)]
+
+
 def test_a_table_belongs_to_one_sink_unless_it_is_shared(make_server: Callable[[Host], Server]) -> None:
     server = make_server(Host())
     server.tables["other"] = Table(("id", "attempt"))
