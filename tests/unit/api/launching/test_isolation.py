@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.errors import JobUserError, SettingInvalidError
+from keyscale.api.launching import isolation
 from keyscale.api.launching.isolation import Isolation, JobUser, isolation_of, local_directory, make_directory
 from keyscale.api.launching.user_register import UserRegister
 from keyscale.api.settings import Settings
@@ -35,9 +37,9 @@ def job(user_number: int, job_id: str = "") -> UserHolder:
 
 
 def test_root_gives_each_job_a_user_of_its_own(tmp_path: Path) -> None:
-    isolation = decided(tmp_path)
-    assert isolation.why_not is None
-    assert [isolation.uid(job(number)) for number in (1, 2, 9_999, 10_000)] == [50_001, 50_002, 59_999, 50_000]
+    found = decided(tmp_path)
+    assert found.why_not is None
+    assert [found.uid(job(number)) for number in (1, 2, 9_999, 10_000)] == [50_001, 50_002, 59_999, 50_000]
     assert decided(tmp_path, job_users="700-799").uid(job(1)) == 701
 
 
@@ -67,9 +69,9 @@ def test_a_number_with_the_account_of_another_program_is_left_out(
 def test_where_jobs_cannot_have_users_the_reason_is_said_and_a_demand_is_refused(
     tmp_path: Path, facts: dict[str, Any], reason: str
 ) -> None:
-    isolation = decided(tmp_path, **facts)
-    assert isolation.uid(job(1)) is None
-    assert reason in (isolation.why_not or "")
+    found = decided(tmp_path, **facts)
+    assert found.uid(job(1)) is None
+    assert reason in (found.why_not or "")
     with pytest.raises(SettingInvalidError, match=reason):
         decided(tmp_path, job_users="50000-59999", **facts)
 
@@ -105,3 +107,74 @@ def test_a_jobs_directory_belongs_to_its_user(tmp_path: Path) -> None:
 def test_only_a_store_of_files_is_a_directory() -> None:
     assert str(local_directory("file:///a/b%20c")) == "/a/b c"
     assert local_directory("s3://bucket/prefix") is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, None),
+        ({"useradd": None}, "the program useradd is not installed"),
+        ({"unusable": "the register is not root's"}, "the register is not root's"),
+        ({"python": "no Python"}, "no Python"),
+        ({"unusable": "first", "python": "second"}, "first"),
+        ({"settings": {"job_users": "off"}}, "KEYSCALE_JOB_USERS is off"),
+    ],
+)
+def test_a_host_isolates_its_jobs_if_each_part_of_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], expected: str | None
+) -> None:
+    entered: list[Any] = []
+    known = {"useradd": "/usr/sbin/useradd", "unusable": None, "python": None, "settings": {}} | facts
+    monkeypatch.setattr(isolation.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(isolation, "_mapped_uids", lambda: ALL_USERS)
+    monkeypatch.setattr(isolation.shutil, "which", {"useradd": known["useradd"]}.get)
+    monkeypatch.setattr(isolation, "let_enter", entered.append)
+    monkeypatch.setattr(UserRegister, "why_unusable", lambda _: known["unusable"])
+    monkeypatch.setattr(isolation, "_why_python_fails", lambda uid: {50_000: known["python"]}[uid])
+    settings = Settings(home=tmp_path, **known["settings"])
+    found = isolation.isolation_here(settings)
+    assert (found.why_not, found.count) == (expected, 10_000 if expected is None else 0)
+    has_tried = known["useradd"] is not None and not known["settings"]
+    assert (isolation.IMPORT_PATH.resolve() in entered) is has_tried
+    if has_tried and expected is not None:
+        with pytest.raises(SettingInvalidError, match=f"users of their own: {expected}"):
+            isolation.isolation_here(replace(settings, job_users="50000-59999"))
+
+
+def test_the_account_of_a_jobs_user_is_a_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def found_or_made(find: Any, name: str, *options: str) -> Any:
+        made.append((name, options[:2]))
+        return find()
+
+    accounts = {50_001: "keyscale-job-50001", 50_002: "postgres"}
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=accounts[uid], pw_gid=7))
+    monkeypatch.setattr(isolation, "found_or_made", found_or_made)
+    assert isolation._account(50_001).pw_gid == 7
+    with pytest.raises(JobUserError, match="the user 50002 is postgres"):
+        isolation._account(50_002)
+    assert made == [(f"keyscale-job-{uid}", ("--uid", str(uid))) for uid in (50_001, 50_002)]
+    monkeypatch.setattr(isolation, "found_or_made", lambda *_: accounts[0])
+    with pytest.raises(JobUserError):
+        isolation._account(50_003)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "expected"),
+    [(0, "a warning", None), (1, "first\nno module\n", "no module"), (126, "", "exit code 126")],
+)
+def test_a_user_who_cannot_run_the_platforms_python_is_told(
+    monkeypatch: pytest.MonkeyPatch, code: int, said: str, expected: str | None
+) -> None:
+    tried: list[dict[str, Any]] = []
+
+    def run(_: list[str], **given: Any) -> Any:
+        tried.append(given)
+        return SimpleNamespace(returncode=code, stderr=said)
+
+    monkeypatch.setattr(isolation.subprocess, "run", run)
+    reason = isolation._why_python_fails(50_001)
+    assert reason == (None if expected is None else f"another user than root cannot run {sys.executable}: {expected}")
+    [given] = tried
+    assert (given["user"], given["group"], given["extra_groups"], given["cwd"]) == (50_001, 50_001, [], "/")

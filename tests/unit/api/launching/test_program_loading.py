@@ -8,17 +8,19 @@ import tracemalloc
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psutil
 import pytest
 
 from keyscale.api.errors import JobUserError, PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
+from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.launching import program_loading
-from keyscale.api.launching.isolation import Isolation, UserHolder
+from keyscale.api.launching.isolation import Isolation, JobUser, UserHolder
 from keyscale.api.launching.launcher import Launcher
-from keyscale.api.launching.program_loading import ProgramLoading
+from keyscale.api.launching.program_loading import REMEMBERED_MAX, ProgramLoading
 from keyscale.api.launching.user_register import UserRegister
 from keyscale.api.settings import Settings
-from keyscale.jobs.protocol.program import ProgramAnswer, ProgramQuestion
+from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer, ProgramQuestion
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -177,3 +179,70 @@ def test_a_loader_whose_supervisor_has_not_begun_when_the_time_is_over_is_ended(
     with pytest.raises(PlanTimeoutError):
         load("import time; time.sleep(613)", plan_timeout_ms=1)
     assert left_over() == []
+
+
+@pytest.mark.parametrize("user", [None, JobUser(59_981, 59_981)])
+def test_a_load_has_the_settings_libraries_and_secrets_of_its_program_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: JobUser | None
+) -> None:
+    steps: list[Any] = []
+    answer = ProgramAnswer(failure={"code": "JOB_SCRIPT_FAILED", "message": "no"})
+    secrets = JobSecrets({"KEYSCALE_JOB_SECRET_A": "1", "KEYSCALE_JOB_SECRET_B": "2"})
+    settings = Settings(home=tmp_path, store_url="file:///none", job_secrets=secrets, plan_timeout_ms=7000)
+    enclosures: Any = SimpleNamespace(
+        variables=lambda run: {"QUOTA": run}, command=lambda run: ["enclosed", run], remove=steps.append
+    )
+    launcher = Launcher(settings, enclosures=enclosures)
+    question = ProgramQuestion("program.py", {"a": "b"}, 128, 3)
+    brought: Any = "brought"
+
+    def place_libraries(given: Any, directory: Path) -> Any:
+        steps.append(given)
+        assert (directory / "work" / "program.py").read_bytes() == b"print()\n"
+        assert msgspec.json.decode((directory / "work" / QUESTION_FILE).read_bytes(), type=ProgramQuestion) == question
+        return "libraries"
+
+    def environment(work: Path, of: Any, variables: Any, **rest: Any) -> dict[str, str]:
+        assert (of is os.environ, rest) == (True, {"user": user, "libraries": "libraries"})
+        return {"WORK": str(work), **variables}
+
+    def start(directory: Path, command: list[str], variables: dict[str, str], enclosed: list[str]) -> Any:
+        run = f"plan-{directory.name}"
+        assert command == [settings, {"spark.x": "1"}, directory / "work", "libraries"]
+        own = {"WORK": str(directory / "work"), "QUOTA": run}
+        assert {name: value for name, value in variables.items() if name in own} == own
+        assert [name for name in variables if "SECRET" in name] == ["KEYSCALE_JOB_SECRET_A"]
+        assert enclosed == ["enclosed", run]
+        (directory / "work" / ANSWER_FILE).write_bytes(msgspec.json.encode(answer))
+        return SimpleNamespace(wait=lambda *s: steps.append(("wait", *s)), kill=lambda: steps.append("kill"))
+
+    monkeypatch.setattr(launcher, "place_libraries", place_libraries)
+    monkeypatch.setattr(Isolation, "user", lambda _, holder: user if holder is JOB else None)
+    monkeypatch.setattr(program_loading, "make_directory", lambda path, **_: path.mkdir(exist_ok=True))
+    monkeypatch.setattr(program_loading, "loader_environment", environment)
+    monkeypatch.setattr(program_loading, "loader_command", lambda *given: list(given))
+    monkeypatch.setattr(program_loading, "start_supervised", start)
+    monkeypatch.setattr(program_loading, "processes_of", lambda _, uid: f"processes of {uid}")
+    monkeypatch.setattr(program_loading, "strays_of", lambda uid: f"strays of {uid}")
+    monkeypatch.setattr(program_loading, "kill_all", steps.append)
+    loading = ProgramLoading(settings, launcher)
+    given: dict[str, Any] = {"spark_conf": {"spark.x": "1"}, "secrets": ["A"], "brought": brought, "holder": JOB}
+    assert loading.load(question, [b"print", b"()\n"], **given) == answer
+    uid = None if user is None else user.uid
+    strays = [] if user is None else [f"strays of {uid}"]
+    assert steps[:5] == ["brought", ("wait", 7.0), "kill", ("wait",), f"processes of {uid}"]
+    assert steps[5:-1] == strays
+    assert steps[-1].startswith("plan-")
+    assert list((tmp_path / "runs" / "plans").iterdir()) == []
+
+
+def test_the_latest_declarations_are_remembered(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, store_url="file:///none")
+    loading = ProgramLoading(settings, Launcher(settings))
+    answers = [ProgramAnswer(failure={"number": number}) for number in range(REMEMBERED_MAX + 1)]
+    for number, answer in enumerate(answers[:-1]):
+        loading.remember(str(number), answer)
+    loading.remember("0", answers[0])
+    loading.remember("new", answers[-1])
+    known = [loading.recall(key) for key in ("0", "1", "2", "new")]
+    assert known == [answers[0], None, answers[2], answers[-1]], "the oldest one is forgotten"

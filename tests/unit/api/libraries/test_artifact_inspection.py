@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import resource
 import zipfile
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from keyscale.api.errors import ArtifactInvalidError
+from keyscale.api.libraries import artifact_inspector
 from keyscale.api.libraries.artifact_inspection import inspect_artifact
 from keyscale.api.libraries.artifact_inspector import (
+    ENDINGS,
     SCRIPT_BYTES_MAX,
+    ZIP_DEPTH_MAX,
     ZIP_UNPACKED_BYTES_MAX,
     ArtifactRefusedError,
     import_names,
@@ -165,3 +172,126 @@ def test_a_zip_of_modules_without_a_program_is_accepted_and_an_empty_one_is_not(
 def test_only_what_python_can_import_has_an_import_name() -> None:
     files = ("a/__init__.py", "a/b.py", "c/d.py", "1.py", "my-data/x.py", "e.txt", "f.abi3.so", "g/__pycache__/h.pyc")
     assert import_names(files) == ["a", "c.d", "f"]
+
+
+def link_of(name: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        entry = zipfile.ZipInfo(name)
+        entry.external_attr = 0o120777 << 16
+        archive.writestr(entry, "/etc/passwd")
+    return buffer.getvalue()
+
+
+NO_METADATA = zip_of(**{"a-1.dist-info/WHEEL": "x"})
+DEEP, TOO_DEEP = ("d/" * depth + "m.py" for depth in (ZIP_DEPTH_MAX, ZIP_DEPTH_MAX + 1))
+
+
+RULES: list[tuple[bytes, str, str | None]] = [
+    (SCRIPT.encode(), ".txt", "does not end in .py, .zip, .whl or .jar"),
+    (SCRIPT.encode(), ".jar", "named .jar but is a .py"),
+    (b" \n", ".py", "the file is empty"),
+    (b"\ndef b(:\n", ".py", "Python cannot parse line 2"),
+    (b"\0", ".py", "ython cannot parse"),
+    (b"x = 11111\n", ".py", None),
+    (b"x = 111111\n", ".py", "too large for a Python file"),
+    (MAIN[:-8], ".zip", "the zip cannot be read"),
+    (MAIN.replace(b"print(1)", b"print(2)"), ".zip", "an entry of the zip is damaged"),
+    (zip_of(**{f"m{number}.py": "" for number in range(3)}), ".zip", None),
+    (zip_of(**{f"m{number}.py": "" for number in range(4)}), ".zip", "more than 3 modules outside"),
+    (zip_of(**{f"m{number}.txt": "" for number in range(6)}), ".zip", "more than 5 entries"),
+    (zip_of(**{"m.py": "#" * 600}), ".zip", None),
+    (zip_of(**{"m.py": "#" * 601}), ".zip", "unpacks to more than 600 bytes"),
+    (link_of("m.py"), ".zip", "points outside of it"),
+    (zip_of(**{"C:/m.py": ""}), ".zip", "points outside of it"),
+    (zip_of(**{"a/C:/m.py": "", "m.py": ""}), ".zip", None),
+    (zip_of(**{"a/../m.py": ""}), ".zip", "points outside of it"),
+    (zip_of(**{"a\\..\\m.py": ""}), ".zip", "points outside of it"),
+    (zip_of(**{DEEP: ""}), ".zip", None),
+    (zip_of(**{TOO_DEEP: ""}), ".zip", "too many directories"),
+    (zip_of(**{"main.py": "def broken(:\n"}), ".zip", "cannot parse the zip's main.py"),
+    (zip_of(**{"a.txt": ""}), ".zip", "neither main.py nor __main__.py"),
+    (zip_of(**{"json/tool.py": ""}), ".zip", "the zip has a module `json`"),
+    (zip_of(**{"META-INF/manifest.mf": ""}), ".zip", "named .zip but is a .jar"),
+    (NO_METADATA, ".whl", "no METADATA of usual size"),
+    (wheel(metadata="x" * 101).getvalue(), ".whl", "no METADATA of usual size"),
+    (wheel(metadata="Version: 1\n").getvalue(), ".whl", "lacks its name or version"),
+    (wheel(metadata="Name: a\nVersion: 1\n" + "Requires-Dist: b\n" * 2).getvalue(), ".whl", None),
+    (
+        wheel(metadata="Name: a\nVersion: 1\n" + "Requires-Dist: b\n" * 3).getvalue(),
+        ".whl",
+        "too many requirements",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "ending", "refusal"), RULES, ids=[rule[2] or "taken" for rule in RULES])
+def test_each_rule_of_artifacts_has_its_refusal_and_its_border(
+    monkeypatch: pytest.MonkeyPatch, content: bytes, ending: str, refusal: str | None
+) -> None:
+    limits = {
+        "SCRIPT_BYTES_MAX": 10,
+        "ZIP_ENTRIES_MAX": 5,
+        "ZIP_UNPACKED_BYTES_MAX": 600,
+        "METADATA_BYTES_MAX": 100,
+        "MODULES_MAX": 3,
+        "REQUIREMENTS_MAX": 2,
+    }
+    for name, most in limits.items():
+        monkeypatch.setattr(artifact_inspector, name, most)
+    if refusal is None:
+        assert ENDINGS[inspected(io.BytesIO(content), ending)["kind"]] == ending
+    else:
+        with pytest.raises(ArtifactRefusedError, match=re.escape(refusal)):
+            inspected(io.BytesIO(content), ending)
+
+
+@pytest.mark.parametrize(("free_bytes", "is_taken"), [(2000, True), (1999, False)])
+def test_a_small_archive_may_have_any_ratio(
+    monkeypatch: pytest.MonkeyPatch, *, free_bytes: int, is_taken: bool
+) -> None:
+    monkeypatch.setattr(artifact_inspector, "ZIP_RATIO_MAX", 1)
+    monkeypatch.setattr(artifact_inspector, "ZIP_RATIO_FREE_BYTES", free_bytes)
+    content = zipped(("zeros", bytes(2000 - len(SCRIPT))))
+    if is_taken:
+        assert inspected(content, ".zip") == {"kind": "ZIP", "contents": {"runnable": True, "modules": []}}
+    else:
+        with pytest.raises(ArtifactRefusedError, match="more than 1 times its size"):
+            inspected(content, ".zip")
+
+
+def test_what_an_inspector_prints_has_the_kind_and_the_content(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits: list[Any] = []
+    monkeypatch.setattr(artifact_inspector.resource, "setrlimit", lambda *limit: limits.append(limit))
+
+    def printed(content: bytes, ending: str) -> Any:
+        monkeypatch.setattr(artifact_inspector.sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+        assert artifact_inspector.main([ending]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert printed(SCRIPT.encode(), ".py") == {"kind": "PYTHON", "contents": {}}
+    assert {limit[0]: limit[1][0] for limit in limits} == {
+        resource.RLIMIT_CPU: artifact_inspector.CPU_S_MAX,
+        resource.RLIMIT_AS: artifact_inspector.MEMORY_BYTES_MAX,
+        resource.RLIMIT_CORE: 0,
+    }
+    both = zip_of(**{"__main__.py": "", "main.py": "", "shapes/__init__.py": "", "shapes/round.py": "", "a/b.py": ""})
+    assert printed(both, ".zip") == {"kind": "ZIP", "contents": {"runnable": True, "modules": ["a.b", "shapes"]}}
+    assert printed(zip_of(**{"META-INF/MANIFEST.MF": ""}), ".jar") == {"kind": "JAR", "contents": {}}
+    assert printed(b"", ".py") == {"refused": "the file is empty"}
+    entries = (("some/__init__.py", ""), ("some_package-1.2.data/platlib/fast.so", ""), ("x-1.data/scripts/r.py", ""))
+    assert printed(wheel(*entries).getvalue(), ".whl")["contents"] == {
+        "modules": ["fast", "some"],
+        "distribution": "Some.Package",
+        "version": "1.2",
+        "requires": ["other>=1; extra == 'fast'"],
+        "requires_python": ">=3.9",
+    }
+
+    def too_expensive(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(artifact_inspector, "inspected", too_expensive)
+    assert printed(b"", ".py") == {"refused": artifact_inspector.TOO_EXPENSIVE}

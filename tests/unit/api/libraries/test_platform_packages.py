@@ -35,3 +35,22 @@ def test_an_installed_wheel_of_keyscale_finds_the_same_packages_without_the_lock
     locked = {found.name for found in platform_packages._distributions()}
     monkeypatch.setattr(platform_packages, "IMPORT_PATH", tmp_path / "site-packages")
     assert {found.name for found in platform_packages._distributions()} == locked
+
+
+def test_the_requirements_of_a_package_are_followed_with_their_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    requires = {
+        "keyscale": ["A.B[fast]>=1", "gone; python_version < '3'", "missing"],
+        "a-b": ["keyscale", "extra-of-fast; extra == 'fast'", "extra-of-slow; extra == 'slow'"],
+        "extra-of-fast": ["last", "A_B"],
+        "last": None,
+    }
+
+    def required(name: str) -> list[str] | None:
+        try:
+            return requires[name]
+        except KeyError:
+            raise importlib.metadata.PackageNotFoundError from None
+
+    monkeypatch.setattr(importlib.metadata, "requires", required)
+    found = platform_packages._required_by("keyscale")
+    assert found == {"a-b", "missing", "keyscale", "extra-of-fast", "last"}
