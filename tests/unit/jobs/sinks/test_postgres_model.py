@@ -7,6 +7,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psycopg
 import pyarrow as pa
 import pytest
@@ -176,6 +177,8 @@ def test_rows_that_a_check_or_a_trigger_refuses_are_dead_letters_and_all_others_
         (uid, refused, "row string, error string"),
         ("publish", "letters"),
     ]
+    sink.discard(token)
+    assert letters.calls[3:] == [("discard", "letters")]
     plain: Any = driver_of(server, options).make()
     with pytest.raises(CarriedFailure, match=r"SINK_ROWS_REFUSED: PostgreSQL refuses: CheckViolation \(23514\) "):
         plain.prepare(TableFrame(ModelSession(Host()), tables[:1]), driver.context(1))
@@ -226,6 +229,50 @@ def test_an_attempt_removes_what_it_and_earlier_ones_have_staged_whatever_the_ba
     for attempt, left in ((2, {f"{prefix}3_0_newer"}), (3, set())):
         PostgresSink("url", "orders", keys=("id",)).recover(SinkContext(JOB, UID, 3, attempt, "u"))
         assert server.tables.keys() == {"orders", MARKERS, "_keyscale_of_another_sink"} | left
+
+
+STAGED = '"stage" WHERE "_keyscale_task" = ANY(%(tasks)s)'
+LATEST = '"_keyscale_task" DESC, "_keyscale_row" DESC'
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "statement"),
+    [
+        ({}, ("id", "n"), f'("id", "n") SELECT "id", "n" FROM {STAGED}'),
+        ({"batch_column": "batch"}, ("id",), f'("id", "batch") SELECT "id", 7 FROM {STAGED}'),
+        (
+            {"keys": ("id", "day")},
+            ("day", "n", "id"),
+            f'("day", "n", "id") SELECT DISTINCT ON ("id", "day") "day", "n", "id" FROM {STAGED}'
+            f' ORDER BY "id", "day", {LATEST} ON CONFLICT ("id", "day") DO UPDATE SET "n" = EXCLUDED."n"',
+        ),
+        (
+            {"keys": ("id",), "batch_column": "batch"},
+            ("id", "n"),
+            f'("id", "n", "batch") SELECT DISTINCT ON ("id") "id", "n", 7 FROM {STAGED}'
+            f' ORDER BY "id", {LATEST} ON CONFLICT ("id") DO UPDATE SET "n" = EXCLUDED."n",'
+            ' "batch" = EXCLUDED."batch"',
+        ),
+        (
+            {"keys": ("id",)},
+            ("id",),
+            f'("id") SELECT DISTINCT ON ("id") "id" FROM {STAGED} ORDER BY "id", {LATEST} ON CONFLICT ("id") DO NOTHING',
+        ),
+    ],
+)
+def test_the_last_row_of_each_key_is_moved_with_all_columns_and_its_batch(
+    options: dict[str, Any], columns: tuple[str, ...], statement: str
+) -> None:
+    sink = PostgresSink("url", "orders", **options)
+    token = postgres._Token(JOB, UID, 7, 1, "stage", columns, (4, 5))
+    assert " ".join(sink._move(token).as_string().split()) == f'INSERT INTO "orders" {statement}'
+    some = sink._move(token, some=True).as_string()
+    assert '("_keyscale_task", "_keyscale_row") IN (SELECT * FROM unnest(%(some_tasks)s::bigint[], %(some_rows)s' in some
+    of_none = sink._move(msgspec.structs.replace(token, tasks=())).as_string()
+    assert ' FROM "stage" WHERE false' in of_none, "a batch without tasks moves no row"
+    elsewhere = PostgresSink("url", "sales.orders", **options)._move(token).as_string()
+    assert elsewhere.startswith('INSERT INTO "sales"."orders" ')
+    assert 'FROM "sales"."stage" ' in elsewhere
 
 
 def test_the_open_transaction_of_the_driver_that_staged_a_batch_is_ended_before_it_is_published(
