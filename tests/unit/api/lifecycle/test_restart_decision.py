@@ -36,6 +36,7 @@ def test_a_job_with_a_restart_strategy_is_started_again_until_the_strategy_gives
         step = next_step(facts)
         assert isinstance(step, ReplaceAttempt)
         assert (step.backoff_ms, step.failures) == (700, FailureHistory(count=count, times_ms=[5000] * count))
+        assert (step.attempt, step.consecutive_failures) == (1, 10), "should the strategy be taken away"
         facts = replace(facts, failures=step.failures)
     given_up = next_step(facts)
     assert isinstance(given_up, FailJob)

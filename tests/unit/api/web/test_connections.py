@@ -11,14 +11,22 @@ import threading
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from keyscale.api.web import connections
-from keyscale.api.web.connections import OPEN_FILES_MAX, OWN_FILES, connections_max, raise_open_files
+from keyscale.api.web.connections import (
+    OPEN_FILES_MAX,
+    OWN_FILES,
+    LimitedHttpProtocol,
+    connections_max,
+    raise_open_files,
+)
 from tests.support.control_plane.web_server import web_server
 from tests.support.waiting import wait_until
 
@@ -247,3 +255,109 @@ def test_clients_that_read_no_answer_make_room_for_others(tmp_path: Path, monkey
             assert unread.recv(1)  # and no more
         client = partial(HTTPConnection, *address, timeout=20)
         wait_until(lambda: is_answered(opened.enter_context(closing(client()))), what="an answer")
+
+
+class Clock:
+    """A connection without a socket, on a clock of the test: its loop, its transport and its flow."""
+
+    def __init__(self) -> None:
+        self.now_s, self.unsent_bytes, self.polls, self.is_cut = 0.0, 0, 0, False
+        self.read_paused = False
+        self.protocol = LimitedHttpProtocol.__new__(LimitedHttpProtocol)
+        self.protocol.loop = self.protocol.transport = self.protocol.flow = cast("Any", self)
+        self.protocol.connections = {self.protocol}
+        self.protocol.cycle = cast("Any", None)
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, after_s: float, poll: object) -> None:
+        assert (after_s, poll) == (connections.POLL_S, self.protocol._poll)
+        self.polls += 1
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
+    def abort(self) -> None:
+        self.is_cut = True
+
+    def pause_writing(self) -> None:
+        """Lets the application wait."""
+
+    def resume_writing(self) -> None:
+        """Lets the application go on."""
+
+    def request(self, *, is_answered: bool, more_body: bool) -> None:
+        cycle = SimpleNamespace(response_complete=is_answered, more_body=more_body)
+        self.protocol.cycle = cast("Any", cycle)
+
+    def poll(self, now_s: float) -> bool:
+        """Looks at a time; returns whether the connection is cut."""
+        self.now_s = now_s
+        self.protocol._poll()
+        assert (self.polls == 0) is self.is_cut is not bool(self.protocol.connections)
+        self.polls = 0
+        return self.is_cut
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_connection_waits_for_its_client_while_the_client_has_to_send(clock: Clock) -> None:
+    protocol = clock.protocol
+    protocol._since_s = 7.0
+    found = [protocol.waits_since_s()]
+    for is_answered, more_body in ((False, True), (False, False), (True, False), (True, True)):
+        clock.request(is_answered=is_answered, more_body=more_body)
+        found.append(protocol.waits_since_s())
+    assert found == [7.0, 7.0, None, 7.0, 7.0]
+    clock.unsent_bytes = 1
+    assert protocol.waits_since_s() is None, "the client has to read first"
+    clock.unsent_bytes, clock.read_paused = 0, True
+    clock.request(is_answered=False, more_body=True)
+    assert protocol.waits_since_s() is None, "the application does not read"
+
+
+def test_a_connection_stands_still_since_its_client_stopped_reading(clock: Clock) -> None:
+    clock.request(is_answered=False, more_body=False)
+    assert clock.protocol.stands_since_s() is None
+    clock.now_s = 9.0
+    clock.protocol.pause_writing()
+    clock.now_s = 11.0
+    assert clock.protocol.stands_since_s() == 9.0
+    clock.protocol.resume_writing()
+    assert clock.protocol.stands_since_s() is None
+
+
+def test_a_head_has_its_time_and_a_body_as_much_more_as_it_has_come(clock: Clock) -> None:
+    assert not clock.poll(connections.HEAD_S_MAX)
+    clock.request(is_answered=False, more_body=True)
+    clock.protocol._received_bytes = 10 * connections.BODY_BYTES_PER_S_MIN
+    assert not clock.poll(connections.BODY_S_MAX + 10)
+    clock.request(is_answered=False, more_body=False)
+    assert not clock.poll(1e6), "the application takes its time"
+    clock.protocol._since_s = 1e6
+    clock.request(is_answered=False, more_body=True)
+    assert clock.poll(1e6 + connections.BODY_S_MAX + 10.1)
+
+
+def test_a_head_that_does_not_come_in_its_time_ends_the_connection(clock: Clock) -> None:
+    assert clock.poll(connections.HEAD_S_MAX + 0.1)
+
+
+def test_each_request_has_the_time_for_its_own_bytes(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", lambda *_: None)
+    clock.protocol.data_received(b"x" * 10)
+    clock.now_s = 5.0
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", lambda *_: clock.request(is_answered=False, more_body=True))
+    clock.protocol.data_received(b"y" * 3)
+    assert (clock.protocol._since_s, clock.protocol._received_bytes) == (5.0, 3)
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", lambda *_: None)
+    clock.now_s = 6.0
+    clock.protocol.data_received(b"z" * 4)
+    assert (clock.protocol._since_s, clock.protocol._received_bytes) == (5.0, 7)
+    assert not clock.is_cut
+    clock.protocol.data_received(b"x" * connections.HEAD_BYTES_MAX)
+    assert clock.is_cut, "more around bodies than a head may have"
