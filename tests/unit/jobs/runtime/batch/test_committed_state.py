@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
+from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
+from keyscale.state.documents.job_counters import JobCounters
+from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.manifest import (
     Manifest,
     OperatorDeclaration,
@@ -18,6 +21,8 @@ from keyscale.state.documents.manifest import (
     SnapshotHandle,
     SnapshotKind,
 )
+from keyscale.state.documents.rewind import Rewind
+from keyscale.state.keyed.timer_service import NextTimers
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.local.subtask_spec import SubtaskSpec
 from keyscale.state.log.resolution import ResumePoint
@@ -188,3 +193,37 @@ def test_a_checkpoint_is_a_new_base_of_plans() -> None:
     state = history.state.rebased(taken)
     assert state.plan_base.starts == state.starts != history.state.starts
     assert state.plan_base.log_position == state.log_position > taken.log_position, "the plans have the batch since"
+
+
+def test_a_state_adds_what_a_batch_has_changed_and_keeps_the_rest() -> None:
+    time, later = JobTime({UID: EventTime(5, 4)}, 0, 8), JobTime({UID: EventTime(7, 6)}, 1, 9)
+    rewinds, begun = (Rewind(Attempt(1), BatchId(2)),), JobCounters(input_records=4)
+    resumed = replace(EMPTY, batch_id=BatchId(3), sinks={"files": "before"}, time=time, counters=begun, rewinds=rewinds)
+    state = CommittedState.resumed(resumed, specs(2), {"offsets": "3"}, 5)
+    assert (state.batch_id, state.positions, state.sinks, state.log_position) == (
+        3,
+        {"offsets": "3"},
+        {"files": "before"},
+        5,
+    )
+    assert (state.time, state.counters, state.rewinds, state.timers) == (time, begun, rewinds, {})
+    first, second, third = (NextTimers(event_ms=at) for at in range(3))
+
+    def outcome(token: str, *timers: NextTimers | None) -> BatchOutcome:
+        reports = tuple(TaskReport("run", UID, SubtaskIndex(at), next_timers=each) for at, each in enumerate(timers))
+        return BatchOutcome({UID: (None, None)}, {OperatorUid("files"): token}, 10, 2, {UID: reports})
+
+    state = state.after(BatchId(4), outcome("four", first, None), {"offsets": "4"}, 7, later)
+    assert (state.timers, state.time) == ({UID: (first, None)}, later)
+    state = state.after(BatchId(5), outcome("five", None, second), {"offsets": "5"}, 9)
+    assert (state.timers, state.time) == ({UID: (first, second)}, later), "a subtask without work keeps its timers"
+    state = state.after(BatchId(6), outcome("six", third, None), {"offsets": "6"}, 11)
+    assert (state.batch_id, state.log_position, state.spark_batch_id) == (6, 11, 5)
+    assert (state.timers, state.positions, state.sinks) == ({UID: (third, second)}, {"offsets": "6"}, {"files": "six"})
+    assert (state.counters, state.rewinds) == (JobCounters(input_records=34, output_records=6), rewinds)
+    divided = state.divided(specs(3), 12)
+    assert (divided.timers, divided.log_position, len(divided.starts[UID])) == ({}, 12, 3), (
+        "other subtasks, other timers"
+    )
+    assert (divided.plan_base.log_position, divided.plan_base.starts) == (12, divided.starts)
+    assert replace(divided, timers=state.timers, log_position=11, starts=state.starts, base=state.base) == state

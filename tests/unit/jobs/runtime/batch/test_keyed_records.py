@@ -149,3 +149,18 @@ def test_an_operator_without_records_gets_the_same_columns_built_once() -> None:
     )
     assert records.none(node, inputs) is none
     assert built == ["inputs"]
+
+
+def test_a_stream_that_meets_itself_has_an_origin_of_its_own_at_each_input() -> None:
+    builder = TopologyBuilder()
+    source = builder.add_source(cast("Any", None), LEFT)
+    second = SecondInput(source, LEFT, ("i`d",))
+    operator = builder.add_operator(
+        source, key_columns=("i`d",), logic=Deduplicate(None), schema=LEFT, timestamp_column=None, second=second
+    )
+    builder.name(operator, "once")
+    builder.name(builder.add_sink(operator, cast("Any", None)), "out")
+    job = builder.build()
+    branches = cast("Any", {source: frame_of(*lefts("a"))})
+    moved = records_of(job, Placement()).moved(job.operators[0], OperatorInputs(branches, branches))
+    assert [(row["__port"], row["__origin"]) for row in cast("PlayedFrame", moved).rows] == [(0, 0), (1, 1)]
