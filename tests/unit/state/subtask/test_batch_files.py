@@ -53,6 +53,7 @@ def test_a_run_with_many_mutations_or_bytes_is_a_file_for_each_shard(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     engine: ShardedEngine,
+    *,
     mutations_min: int | None,
     framed: list[str],
     files: list[tuple[str, int]],
@@ -100,6 +101,7 @@ class Copies:
         self.kept: list[tuple[str, str]] = []
 
     def put(self, path: str, data: bytes) -> None:
+        del data
         self.kept.append(("put", path))
 
     def upload(self, source: Path, path: str) -> None:
