@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from keyscale.api.drivers import report_validity
 from keyscale.api.drivers.report_validity import (
     CHECKPOINT_ID_STEP_MAX,
     ReportedAttempt,
@@ -13,7 +14,14 @@ from keyscale.api.drivers.report_validity import (
     why_not_heartbeat,
     why_not_result,
 )
-from keyscale.jobs.protocol.messages import CheckpointReport, CommandResult, Commit, Heartbeat, SubtaskCheckpointReport
+from keyscale.jobs.protocol.messages import (
+    CheckpointReport,
+    CommandResult,
+    Commit,
+    DriverMetrics,
+    Heartbeat,
+    SubtaskCheckpointReport,
+)
 from keyscale.vocabulary import AttemptStage, CheckpointStatus, DriverState
 
 BY = ReportedAttempt("job", "file:///store", 3, parallelism=2, max_parallelism=8, newest_checkpoint_id=5)
@@ -92,6 +100,55 @@ def test_a_heartbeat_is_about_the_attempt_of_its_token() -> None:
     running = DriverState.RUNNING
     assert why_not_heartbeat(Heartbeat(state=running, attempt=2), AttemptStage.ACTIVE, 2) is None
     assert why_not_heartbeat(Heartbeat(state=running, attempt=1), AttemptStage.ACTIVE, 2) is not None
+
+
+@pytest.mark.parametrize("name", ["first_commit", "last_commit"])
+@pytest.mark.parametrize(("batch_id", "is_true"), [(0, True), (2**53, True), (2**53 + 1, False), (-1, False)])
+def test_a_commit_is_of_a_batch_whose_number_every_reader_reads(name: str, batch_id: int, is_true: bool) -> None:
+    commit = Commit.model_construct(batch_id=batch_id, at_ms=1)
+    message = Heartbeat(state=DriverState.RUNNING).model_copy(update={name: commit})
+    assert (why_not_heartbeat(message, AttemptStage.ACTIVE, 1) is None) is is_true
+
+
+def parts(*uids: str, subtasks: int = 0) -> list[dict[str, Any]]:
+    return [{"uid": uid, "subtasks": [{"index": index} for index in range(subtasks)]} for uid in uids]
+
+
+def node(uid: str, *inputs: str) -> dict[str, Any]:
+    return {"uid": uid, "kind": "OPERATOR", "inputs": list(inputs)}
+
+
+def source(uid: str, splits: int) -> dict[str, Any]:
+    return {"uid": uid, "earliest": {f"s-{number}": number for number in range(splits)}}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({"operators": parts("a", "b", subtasks=2)}, None),
+        ({"operators": parts("a", "b", "c", subtasks=2)}, "more than 4 subtasks"),
+        ({"graph": [node("a", "b"), node("b", *"aaaaaaa")]}, None),
+        ({"graph": [node("a", "b"), node("b", *"aaaaaaaa")]}, "more than 10 nodes and edges"),
+        ({"operators": parts("abcde"), "sinks": [{"uid": "abcde"}], "sources": [source("abcde", 0)]}, None),
+        ({"operators": parts("abcdef")}, "more than 5 characters"),
+        ({"sinks": [{"uid": "abcdef"}]}, "more than 5 characters"),
+        ({"sources": [source("abcdef", 0)]}, "more than 5 characters"),
+        ({"graph": [node("abcdef")]}, "more than 5 characters"),
+        ({"graph": [node("a", "abcdef")]}, "more than 5 characters"),
+        ({"sources": [source("a", 2), source("b", 1)]}, None),
+        ({"sources": [source("a", 2), source("b", 2)]}, "more than 3 splits"),
+        ({"sources": [source("a", 1), source("a", 1)]}, "a source is reported twice"),
+    ],
+)
+def test_a_report_has_no_more_than_a_job_can_have(
+    monkeypatch: pytest.MonkeyPatch, metrics: dict[str, Any], reason: str | None
+) -> None:
+    limits = {"SUBTASKS_MAX": 4, "OPERATORS_MAX": 1, "UID_CHARACTERS_MAX": 5, "REPORTED_SPLITS_MAX": 3}
+    for name, most in limits.items():
+        monkeypatch.setattr(report_validity, name, most)
+    message = Heartbeat(state=DriverState.RUNNING, metrics=DriverMetrics.model_validate(metrics))
+    why = why_not_heartbeat(message, AttemptStage.ACTIVE, 1)
+    assert (why is None) if reason is None else (why is not None and reason in why)
 
 
 def test_a_reserved_attempt_is_opened_by_a_driver_that_runs() -> None:

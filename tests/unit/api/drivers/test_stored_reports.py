@@ -13,9 +13,10 @@ from keyscale.jobs.protocol.messages import (
     DriverMetrics,
     Failure,
     Heartbeat,
+    LiveRescale,
     SubtaskCheckpointReport,
 )
-from keyscale.vocabulary import CheckpointStatus, DriverState
+from keyscale.vocabulary import CheckpointStatus, DriverState, RescalePhase
 
 if TYPE_CHECKING:
     import pytest
@@ -55,6 +56,14 @@ class TestHeartbeat:
         assert (attempt.last_commit_batch_id, attempt.last_commit_at_ms) == (6, 60)
         assert attempt.metrics == DriverMetrics(batches=2).model_dump()
         assert attempt.failure == FAILURE.model_dump()
+
+    def test_the_progress_of_a_live_rescale_stays_until_there_is_a_newer_one(self) -> None:
+        attempt = Attempt(number=1)
+        progress = LiveRescale(command_id="r", phase=RescalePhase.PREPARE, from_attempt=1, to_attempt=2, began_at_ms=7)
+        store_heartbeat(attempt, beat(rescale=progress, slots=8), 1000, 2000)
+        assert (attempt.rescale, attempt.slots) == (progress.model_dump(), 8)
+        store_heartbeat(attempt, beat(slots=4), 1000, 3000)
+        assert (attempt.rescale, attempt.slots) == (progress.model_dump(), 4)
 
     def test_a_standby_that_warms_up_is_alive_and_not_ready(self) -> None:
         attempt = Attempt(number=1)
