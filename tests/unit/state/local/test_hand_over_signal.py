@@ -11,7 +11,7 @@ import pytest
 
 from keyscale.state.errors import DiskFullError
 from keyscale.state.local.hand_over_signal import HandOverSignal, request_hand_over
-from keyscale.state.local.subtask_directory import SubtaskDirectory
+from keyscale.state.local.subtask_directory import SubtaskDirectory, lock_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,3 +76,23 @@ def test_a_holder_that_releases_during_a_request_no_longer_listens(
 
     monkeypatch.setattr(os, "open", open_too_late)
     request_hand_over(tmp_path / "bell")
+
+
+def test_a_directory_is_unlocked_only_once_its_holder_no_longer_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = SubtaskDirectory.acquire(tmp_path)
+    was_locked: list[bool] = []
+    close = held.hand_over_signal.close
+
+    def noted() -> None:
+        was_locked.append(lock_directory(held.path) is None)
+        close()
+
+    monkeypatch.setattr(held.hand_over_signal, "close", noted)
+    held.release()
+    held.release()
+    assert was_locked == [True], "the next holder would get requests that it cannot see"
+    lock = lock_directory(held.path)
+    assert lock is not None
+    os.close(lock)
