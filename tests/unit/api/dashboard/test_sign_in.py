@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from html import unescape
 from http.cookies import SimpleCookie
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,13 @@ from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.api.access.openid import SignIn
 from keyscale.api.access.principal import Principal
 from keyscale.api.dashboard import router
-from keyscale.api.errors import OriginNotAllowedError, RoleMissingError, TokenExpiredError, TokenMissingError
+from keyscale.api.errors import (
+    OriginNotAllowedError,
+    RoleMissingError,
+    TokenExpiredError,
+    TokenMissingError,
+    TokenRevokedError,
+)
 from keyscale.db.repositories import events
 from keyscale.db.repositories.events import EventOrigin
 from keyscale.vocabulary import Role
@@ -120,19 +127,29 @@ def test_a_sign_in_leads_to_no_other_site(platform: Platform, target: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("refusal", "shown"),
-    [(TokenMissingError("no"), "not valid"), (TokenExpiredError("no"), "expired"), (RoleMissingError("no"), "no role")],
+    ("refusal", "at_issuer", "shown"),
+    [
+        (TokenMissingError("no"), False, "This token is not valid. Copy the whole token, without quotes."),
+        (TokenExpiredError("no"), False, "This token has expired. Ask an administrator for a new token."),
+        (TokenRevokedError("no"), False, "This token was revoked. Ask an administrator for a new token."),
+        (TokenMissingError("no"), True, router.ISSUER_REFUSAL),
+        (RoleMissingError("no"), True, "You have no role here. Ask an administrator to map one of your groups"),
+    ],
 )
-def test_a_refused_sign_in_says_why_and_begins_nothing(platform: Platform, refusal: ApiError, shown: str) -> None:
+def test_a_refused_sign_in_says_why_and_begins_nothing(
+    platform: Platform, refusal: ApiError, *, at_issuer: bool, shown: str
+) -> None:
     platform.refusal = refusal
-    request = platform.request(cookie="keyscale_sign_in=s.n.v.%2Fui%2F")
-    if isinstance(refusal, TokenMissingError):
-        answer = router.log_in(platform.context, platform.request(), token=TOKEN)
-    else:
+    if at_issuer:
+        request = platform.request(cookie="keyscale_sign_in=s.n.v.%2Fui%2Fsystem")
         answer = router.come_from_issuer(platform.context, request, state="s", code="c")
+        assert cookie(answer, router.SIGN_IN_COOKIE)["max-age"] == "0"
+    else:
+        answer = router.log_in(platform.context, platform.request(), token=TOKEN, next="/ui/system")
     assert (answer.status_code, cookie(answer), platform.begun) == (403, None, [])
-    if isinstance(refusal, TokenMissingError):
-        assert shown in bytes(answer.body).decode()
+    page = unescape(bytes(answer.body).decode())
+    assert shown in page
+    assert 'value="/ui/system"' in page, "the next try leads there"
 
 
 def test_an_address_that_failed_too_often_waits_even_with_the_right_token(platform: Platform) -> None:
