@@ -962,6 +962,82 @@ class TestSnapshotNeeds:
         found = snapshot_needs.restoring_jobs(rows.session, "here", [JobStatus.STOPPED])
         assert [job.id for job in found] == (["mine"] if is_needed else [])
 
+    def test_checkpoints_that_were_subsumed_since_count_and_those_of_another_job_do_not(self, rows: Rows) -> None:
+        rows.set_job(status=JobStatus.RUNNING)
+        rows.attempt(4, restore_from="here")
+        for number, columns in enumerate(({"job_id": "other"}, {"status": SUBSUMED}, {}), 10):
+            assert snapshot_needs.restoring_jobs(rows.session, "here", []), number
+            rows.checkpoint(number, **{"attempt": 4, **columns})
+        assert snapshot_needs.restoring_jobs(rows.session, "here", []) == []
+
+    def test_a_restore_counts_from_its_own_attempt_once_it_was_carried_out(self, rows: Rows) -> None:
+        rows.set_job(status=JobStatus.RUNNING, restore={"id": "r", "location": "here"})
+        for number, columns in enumerate(({"restore_id": "q"}, {"restore_id": "r"}, {"restore_id": "r"}), 1):
+            rows.attempt(number, **columns)
+            rows.checkpoint(number, attempt=number)
+        assert snapshot_needs.restoring_jobs(rows.session, "here", []), "no attempt has carried it out"
+        attempts.find(rows.session, "mine", 2).restored_at_ms = 5  # type: ignore[union-attr] # it is there
+        rows.session.flush()
+        assert snapshot_needs.restoring_jobs(rows.session, "here", []) == [], "two checkpoints since attempt 2"
+
+    @pytest.mark.parametrize("status", OperationStatus)
+    def test_only_changes_that_may_still_restore_need_a_snapshot(self, rows: Rows, status: OperationStatus) -> None:
+        restore = {OperationKind.RESTART, OperationKind.RESCALE, OperationKind.UPGRADE, OperationKind.ROLLBACK}
+        is_open = status in {OperationStatus.PENDING_APPROVAL, OperationStatus.IN_PROGRESS}
+        for kind in OperationKind:
+            rows.job(f"job-{kind}")
+            rows.change(kind, job_id=f"job-{kind}", kind=kind, status=status, location="here", rewind_to="there")
+            for location in ("here", "there"):
+                found = snapshot_needs.running_changes(rows.session, f"job-{kind}", location)
+                assert found == ([kind] if is_open and kind in restore else [])
+            assert snapshot_needs.running_changes(rows.session, f"job-{kind}", "elsewhere") == []
+
+    @pytest.mark.parametrize(
+        ("taken", "later", "is_released"),
+        [
+            ({"kind": OperationKind.RESCALE}, None, True),
+            ({"kind": OperationKind.RESTART}, None, True),
+            ({"kind": OperationKind.UPGRADE}, None, False),
+            ({"kind": OperationKind.ROLLBACK}, None, False),
+            ({"kind": OperationKind.UPGRADE, "status": OperationStatus.CANCELLED}, None, True),
+            ({"kind": OperationKind.UPGRADE, "status": OperationStatus.ROLLED_BACK}, None, True),
+            ({"kind": OperationKind.UPGRADE, "status": OperationStatus.FAILED}, None, False),
+            ({"kind": OperationKind.RESCALE, "status": OperationStatus.IN_PROGRESS}, None, False),
+            ({"kind": OperationKind.SAVEPOINT}, None, False),
+            ({"kind": OperationKind.UPGRADE}, {"kind": OperationKind.ROLLBACK}, True),
+            ({"kind": OperationKind.UPGRADE}, {"status": OperationStatus.FAILED}, True),
+            ({"kind": OperationKind.UPGRADE}, {"status": OperationStatus.ROLLED_BACK}, False),
+            ({"kind": OperationKind.UPGRADE}, {"kind": OperationKind.RESCALE}, False),
+            ({"kind": OperationKind.UPGRADE}, {"job_id": "other"}, False),
+        ],
+    )
+    def test_the_savepoint_of_a_change_is_released_once_its_job_cannot_go_back_to_it(
+        self, rows: Rows, taken: dict[str, Any], later: dict[str, Any] | None, is_released: bool
+    ) -> None:
+        own: dict[str, Any] = {"is_savepoint": True, "owner": SnapshotOwner.PLATFORM}
+        rows.change("taken", at_ms=1, **taken)
+        rows.checkpoint(5, savepoint_id="taken", **own)
+        rows.checkpoint(4, savepoint_id="taken", job_id="other", **own)
+        if later is not None:
+            rows.change("later", at_ms=2, **{"kind": OperationKind.UPGRADE, **later})
+            rows.checkpoint(6, savepoint_id="later", job_id=later.get("job_id", "mine"), **own)
+        rows.checkpoint(4)
+        rows.checkpoint(9, FAILED)
+        rows.checkpoint(9, job_id="other")
+
+        def released() -> list[tuple[str, int]]:
+            found = snapshot_needs.releasable_savepoints(rows.session)
+            return [(each.job_id, each.checkpoint_id) for each in found if each.savepoint_id == "taken"]
+
+        if later is None or "job_id" in later:
+            assert released() == [], "its job has no newer snapshot"
+        rows.checkpoint(10)
+        assert released() == ([("mine", 5)] if is_released else [])
+        kept = rows.session.get_one(Checkpoint, ("mine", 5))
+        kept.owner = SnapshotOwner.USER
+        rows.session.flush()
+        assert released() == [], "its user keeps it"
+
     def test_a_pending_restore_and_a_rewind_need_their_snapshots(self, rows: Rows) -> None:
         rows.set_job(restore={"location": "wanted"}, rewound_by=3, rewound_to="rewound")
         rows.attempt(3, restore_from="rewound")
