@@ -144,9 +144,9 @@ class TimerQueue:
 
     def discard(self) -> None:
         """Drops all changes since the last drain."""
-        self.pending.discard()
         if len(self.pending):
             self._earliest = None  # timers that fired since then are registered again
+        self.pending.discard()
 
     def _due_in(
         self, group: bytes, pending: list[bytes], until_ms: int, registered_meanwhile: bool

@@ -89,6 +89,7 @@ class OpenStoreCache:
             elif same and idle.store.resume(version, clock, store):
                 return _refreshed(idle.store, plan, store)
             elif idle.store.spec == spec and _catch_up(idle.store, version, plan, store):
+                idle.store.resume(version, clock, store)
                 return idle.store
             else:
                 idle.store.abandon()
