@@ -6,13 +6,20 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
 
+from keyscale.address_proof import AddressNotProvenError, Challenge
+from keyscale.api.access.forwarded_requests import authenticate_forwarded, looks_forwarded
 from keyscale.api.access.principal import Principal
+from keyscale.api.errors import AttemptNotFoundError, LogNotHereError, TooManyInFlightError
 from keyscale.api.logs import logs
 from keyscale.api.logs.logs import MATCH_CHARACTERS_MAX, LogPart, LogText, search
+from keyscale.api.maintenance.announcer import replica_id
+from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Job
 from keyscale.jobs.protocol.redaction import MASK, SECRET_CHARACTERS_MIN, Mask, redact
 from keyscale.vocabulary import AttemptStage, Role
@@ -254,3 +261,112 @@ def test_a_log_is_shown_without_the_secrets_of_its_run(monkeypatch: pytest.Monke
         4,
         f"a line {MASK}\n",
     )
+
+
+class Replicas:
+    """A log on another replica, which answers as a test wants."""
+
+    URL = "https://there:1/keyscale"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answer: httpx.Response | Exception = httpx.Response(200, json=ANSWER)
+        self.is_alive = True
+        self.asked: list[httpx.Request] = []
+        self.challenges: list[Any] = []
+        self.attempt: Attempt | None = Attempt(number=4, run=2, stage=AttemptStage.ACTIVE, launched_on="there:/home")
+        there = replica_id("there:/home")
+        url_of = {there: lambda: self.URL if self.is_alive else None}
+        monkeypatch.setattr(logs, "require_job", lambda _, name: {"flights": Job(id="job")}[name])
+        monkeypatch.setattr(logs.attempts, "latest", lambda _, job_id: {"job": self.attempt}[job_id])
+        monkeypatch.setattr(logs.attempts, "find", lambda _, *key: {("job", 4): self.attempt}.get(key))
+        monkeypatch.setattr(logs.revisions, "in_use", lambda *_: [])
+        monkeypatch.setattr(logs.replicas, "url_of", lambda _, name: url_of[name]())
+        monkeypatch.setattr(logs.replicas, "shared_key", lambda _: "the key")
+        monkeypatch.setattr(logs, "trusted_certificates", lambda ca_file: f"certificates of {ca_file}")
+        monkeypatch.setattr(logs.httpx, "HTTPTransport", lambda **options: options)
+        monkeypatch.setattr(logs, "ProvenTransport", self._transport)
+        self.context: Any = SimpleNamespace(
+            reads=nullcontext, launcher=SimpleNamespace(place="here"), settings=SimpleNamespace(ca_file="ca.pem")
+        )
+
+    def _transport(self, challenge: Any, options: dict[str, Any]) -> httpx.MockTransport:
+        assert options == {"verify": "certificates of ca.pem", "trust_env": False}
+        self.challenges.append(challenge)
+        return httpx.MockTransport(self._answer)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def show(self, part: LogPart) -> Any:
+        return logs.show(self.context, USER, "flights", part)
+
+
+ANSWER = {"attempt": 4, "text": "a line\n", "offset": 5, "next_offset": 12, "size_bytes": 12, "truncated": True}
+USER = Principal("me", "ann", Role.VIEWER, JobScope(frozenset({"flights"}), {"team": "a"}))
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Replicas:
+    return Replicas(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("part", "query"),
+    [
+        (LogPart(), "attempt=4&tail_bytes=65536&limit_bytes=65536"),
+        (LogPart(4, offset=5, limit_bytes=7), "attempt=4&tail_bytes=65536&offset=5&limit_bytes=7"),
+        (LogPart(search="a b", tail_bytes=9), "attempt=4&tail_bytes=9&limit_bytes=65536&search=a+b"),
+    ],
+)
+def test_a_log_of_another_replica_is_asked_for_in_the_name_of_the_user(
+    elsewhere: Replicas, part: LogPart, query: str
+) -> None:
+    assert elsewhere.show(part).model_dump(exclude_none=True) == ANSWER
+    [request], [challenge] = elsewhere.asked, elsewhere.challenges
+    assert str(request.url) == f"{Replicas.URL}/v1/jobs/job/logs?{query}"
+    there = replica_id("there:/home")
+    assert challenge == Challenge(Replicas.URL, "/proofs/replica", "the key", subject=there)
+    received = Request(
+        {
+            "type": "http",
+            "method": "GET",
+            "raw_path": b"/v1/jobs/job/logs",
+            "query_string": query.encode(),
+            "headers": [(b"authorization", request.headers["Authorization"].encode())],
+        }
+    )
+    assert looks_forwarded(received)
+    user = authenticate_forwarded(received, "the key", there)
+    assert (user.id, user.name, user.role, user.scope) == (USER.id, USER.name, USER.role, USER.scope)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "reason"),
+    [
+        (httpx.Response(429, json={"detail": "too many searches"}), TooManyInFlightError, "^too many searches$"),
+        (httpx.Response(404, json={"detail": "it was deleted"}), LogNotHereError, f"{Replicas.URL}.*: it was deleted$"),
+        (httpx.Response(502, text="a proxy"), LogNotHereError, "does not show it: JSONDecodeError"),
+        (httpx.ConnectTimeout("slow"), LogNotHereError, "does not show it: ConnectTimeout"),
+        (AddressNotProvenError("another program"), LogNotHereError, "does not show it: another program"),
+    ],
+)
+def test_a_replica_that_does_not_show_its_log_is_named_with_the_reason(
+    elsewhere: Replicas, answer: httpx.Response | Exception, error: type[Exception], reason: str
+) -> None:
+    elsewhere.answer = answer
+    with pytest.raises(error, match=reason):
+        elsewhere.show(LogPart())
+
+
+def test_a_log_whose_replica_has_ended_and_a_run_that_never_was_have_their_own_refusals(elsewhere: Replicas) -> None:
+    elsewhere.is_alive = False
+    with pytest.raises(LogNotHereError, match="started on there:/home, where no control plane answers"):
+        elsewhere.show(LogPart())
+    with pytest.raises(AttemptNotFoundError, match="no attempt has this number"):
+        elsewhere.show(LogPart(attempt=9))
+    elsewhere.attempt = None
+    with pytest.raises(AttemptNotFoundError, match="never been started"):
+        elsewhere.show(LogPart())
