@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from keyscale.address_proof import PROOF_BYTES_MAX, AddressNotProvenError, Challenge, ProvenTransport
+from keyscale.address_proof import (
+    PROOF_BYTES_MAX,
+    AddressNotProvenError,
+    AsyncProvenTransport,
+    Challenge,
+    ProvenTransport,
+    prove,
+)
+from tests.support.coroutines import run_coroutine
 from tests.support.servers.stand_in_server import StandInServer, stand_in_server
 
 if TYPE_CHECKING:
@@ -106,3 +114,59 @@ def test_threads_share_proven_connections() -> None:
 
 def test_a_key_is_not_shown() -> None:
     assert KEY not in repr(Challenge("http://x", "/proof", KEY))
+
+
+def asked_in_loop(server: StandInServer, *paths: str, key: str = KEY, subject: str = "", **query: str) -> list[int]:
+    """Returns the statuses of requests of an event loop."""
+    challenge = Challenge(server.url, "/proof", key, query, subject)
+
+    async def asked() -> list[int]:
+        transport = AsyncProvenTransport(challenge, httpx.AsyncHTTPTransport(trust_env=False))
+        async with httpx.AsyncClient(
+            base_url=server.url, headers={"Authorization": TOKEN}, transport=transport, trust_env=False
+        ) as client:
+            return [(await client.get(path)).status_code for path in paths]
+
+    return run_coroutine(asked())
+
+
+class TestEventLoop:
+    def test_a_connection_is_proven_once_and_used_for_all_requests(self) -> None:
+        with stand_in_server(KEY) as server:
+            assert asked_in_loop(server, "/a", "/b") == [200, 200]
+        assert [each[1:3] for each in server.requests] == [("/proof", None), ("/a", TOKEN), ("/b", TOKEN)]
+
+    @pytest.mark.parametrize(("key", "subject"), [(None, ""), ("another-key", ""), (KEY, "another")])
+    def test_who_proves_something_else_gets_no_token(self, key: str | None, subject: str) -> None:
+        with stand_in_server(key) as server:
+            server.subject = subject
+            with pytest.raises(AddressNotProvenError):
+                asked_in_loop(server, "/a")
+        assert (set(server.asked), server.credentials) == ({"/proof"}, set())
+
+    def test_a_refusal_has_its_status(self) -> None:
+        with stand_in_server(None) as server:
+            server.proof_status = 401
+            with pytest.raises(AddressNotProvenError) as caught:
+                asked_in_loop(server, "/a")
+        assert caught.value.status == 401
+
+    def test_a_server_that_closes_each_connection_gets_no_token(self) -> None:
+        with stand_in_server(KEY) as server:
+            server.keeps_connections = False
+            with pytest.raises(AddressNotProvenError, match="closes each connection"):
+                asked_in_loop(server, "/a")
+        assert server.credentials == set()
+
+    @pytest.mark.parametrize("body", [b"", b"[]", b'{"proof": 1}', b"x" * (PROOF_BYTES_MAX + 1)])
+    def test_an_answer_that_is_no_proof_is_not_believed(self, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+        monkeypatch.setattr(StandInServer, "proof", lambda *_: (200, body))
+        with stand_in_server(KEY) as server, pytest.raises(AddressNotProvenError):
+            asked_in_loop(server, "/a")
+
+
+def test_a_proof_is_of_its_key_nonce_address_and_subject() -> None:
+    given = ("k", "n", "http://a", "s")
+    others = [("l", *given[1:]), ("k", "m", *given[2:]), ("k", "n", "http://b", "s"), given[:3]]
+    assert prove(*given) == prove(*given)
+    assert len({prove(*each) for each in (given, *others)}) == 5

@@ -5,11 +5,23 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.log_lines import FIELDS_VARIABLE, FORMAT_VARIABLE, formatter_of, log_fields, worker_variables
+from keyscale.log_lines import (
+    FIELDS_VARIABLE,
+    FORMAT_VARIABLE,
+    configure_logging,
+    configure_worker_logging,
+    formatter_of,
+    log_fields,
+    worker_variables,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 AS_JSON = {FORMAT_VARIABLE: "json", FIELDS_VARIABLE: '{"job": "j1", "attempt": 3}', "PATH": "/bin"}
 
@@ -72,3 +84,45 @@ def test_lines_are_text_without_the_setting(variables: dict[str, str]) -> None:
 
 def test_workers_get_the_variables_of_the_log_and_no_others() -> None:
     assert worker_variables(AS_JSON) == {name: AS_JSON[name] for name in (FORMAT_VARIABLE, FIELDS_VARIABLE)}
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, *settings: Callable[[], None]) -> logging.Logger:
+    """Returns a root logger of its own after settings."""
+    made = logging.RootLogger(logging.WARNING)
+    with monkeypatch.context() as patch:
+        patch.setattr(logging, "root", made)
+        for each in settings:
+            each()
+    return made
+
+
+def test_a_process_logs_from_info_on_to_its_standard_error_through_its_filters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Hiding(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            return record.name != "hidden"
+
+    forms = ("%(levelname)s %(message)s", "%(levelname)s: %(message)s")
+    root = configured(monkeypatch, *(partial(configure_logging, {}, form, Hiding()) for form in forms))
+    for name, level in (("shown", logging.DEBUG), ("shown", logging.INFO), ("hidden", logging.ERROR)):
+        if root.isEnabledFor(level):
+            root.handle(logging.LogRecord(name, level, "f.py", 1, name, (), None))
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "INFO: shown\n"), "the second setting takes the place of the first"
+
+
+@pytest.mark.parametrize(("variables", "lines"), [({}, []), ({FORMAT_VARIABLE: "text"}, []), (AS_JSON, ["late"])])
+def test_a_worker_logs_its_warnings_as_json_if_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variables: dict[str, str], lines: list[str]
+) -> None:
+    root = configured(monkeypatch, partial(configure_worker_logging, variables))
+    assert len(root.handlers) == len(lines)
+    assert not root.isEnabledFor(logging.INFO)
+    for handler in root.handlers:
+        handler.handle(record("late"))
+    assert [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()] == lines
+
+
+def test_a_stack_is_one_field_of_the_line() -> None:
+    assert line(record("here", stack_info="Stack:\n  f()"))["stack"] == "Stack:\n  f()"

@@ -12,7 +12,7 @@ from keyscale.address_proof import AddressNotProvenError
 from keyscale.client import AsyncKeyscale, Keyscale
 from keyscale.client import sender as sender_module
 from keyscale.client.change_event import ChangeEvent
-from keyscale.client.connection import ADDRESS_FILE, TOKEN_FILE
+from keyscale.client.connection import ADDRESS_FILE, TOKEN_FILE, Connection
 from keyscale.client.errors import (
     ControlPlaneNotProvenError,
     ControlPlaneUnreachableError,
@@ -293,3 +293,27 @@ def test_a_client_finds_its_control_plane_as_the_command_line_does(
     monkeypatch.setenv("KEYSCALE_CA_FILE", "/variable.pem")
     assert found() == ("http://variable", "of-variable", "/variable.pem")
     assert found("http://given", "given", ca_file="/given.pem") == ("http://given", "given", "/given.pem")
+
+
+@pytest.mark.parametrize(
+    ("url", "uses_proxies"),
+    [
+        ("http://127.0.0.1:8080", False),
+        ("http://localhost", False),
+        ("https://[::1]:9", False),
+        ("http://10.0.0.1", True),
+        ("https://localhost.example.org", True),
+    ],
+)
+def test_a_proxy_is_not_used_for_this_machine(url: str, uses_proxies: bool) -> None:
+    options = sender_module._options(Connection(url, "t"))
+    assert options["trust_env"] is uses_proxies
+    assert (options["base_url"], options["headers"]) == (url, {"Authorization": "Bearer t"})
+    assert sender_module._options(Connection(url, ""))["headers"] == {}
+
+
+def test_only_the_address_of_a_home_has_to_be_proven() -> None:
+    assert sender_module._challenge(Connection(URL, "t")) is None
+    asked = sender_module._challenge(Connection(URL, "t", proof_key="the-key"))
+    assert asked is not None
+    assert (asked.url, asked.path, asked.key, asked.query, asked.subject) == (URL, "/proofs/home", "the-key", {}, "")

@@ -69,6 +69,9 @@ def test_a_directory_declares_the_jobs_of_all_its_files(directory: Path) -> None
     (directory / "departures.yaml").write_text(DEPARTURES)
     (directory / "more").mkdir()
     (directory / "more" / "arrivals.yml").write_text("name: arrivals\nprogram: ../programs/departures.py\n")
+    (directory / "more" / "notes.txt").write_text("nonsense: [")
+    (directory / "more" / ".draft.yaml").write_text("nonsense: [")
+    (directory / "folder.yaml").mkdir()
     assert [each.name for each in read_declarations([directory])] == ["departures", "arrivals"]
 
 
