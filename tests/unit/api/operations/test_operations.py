@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from keyscale.api.access.principal import Principal
+from keyscale.api.control_plane.cursors import Listing, write_cursor
 from keyscale.api.errors import ApiError, OperationIdTakenError, OperationNotCancellableError, OperationNotFoundError
 from keyscale.api.lifecycle.downtime_breakdown import metrics_of_change, prepared_ms
 from keyscale.api.lifecycle.operation_results import described
@@ -300,3 +301,58 @@ def test_the_figures_that_a_change_keeps_are_those_of_the_report() -> None:
         "lag_records": 6,
         "lag_ms": 9,
     }
+
+
+def test_an_operation_is_changed_as_it_is_once_its_job_is_locked(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, since = operation("o"), operation("o", location="file:///s")
+    found: list[Operation | None] = [before, since]
+    locked: list[str] = []
+    acted: list[Any] = []
+    monkeypatch.setattr(service.operations, "find", lambda _, name: {"o": found.pop(0)}[name])
+    monkeypatch.setattr(service.jobs, "lock", lambda _, job_id: locked.append(job_id) or JOB)
+
+    def act(session: Any, job: Job, row: Operation) -> None:
+        assert session is stored
+        acted.append((job, row, len(locked)))
+
+    answer = service.act_on(stored.context, "o", act)
+    assert (acted, locked, stored.rung) == ([(JOB, since, 1)], ["job"], 1)
+    assert answer.result is not None
+    assert answer.result.location == "file:///s"
+    for gone in ([None, None], [before, None]):
+        found[:] = gone
+        with pytest.raises(OperationNotFoundError):
+            service.act_on(stored.context, "o", act)
+    assert (len(acted), stored.rung) == (1, 1)
+
+
+@pytest.mark.parametrize("act", ["cancel", "approve"])
+def test_a_cancel_and_an_approval_are_of_the_user_who_asks(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    row, acted = operation("o"), list[Any]()
+    monkeypatch.setattr(service.operations, "find", lambda *_: row)
+    monkeypatch.setattr(service.jobs, "lock", lambda *_: JOB)
+    monkeypatch.setattr(service.requests, "cancel_operation", lambda _, *of: acted.append(of))
+    monkeypatch.setattr(operation_requests.changes, "approve", lambda _, *of: acted.append(of))
+    (service.cancel if act == "cancel" else operation_requests.approve)(stored.context, USER, "o")
+    assert acted == [(row, USER) if act == "cancel" else (JOB, USER, row)]
+
+
+def test_a_list_has_the_operations_of_its_job_of_the_chosen_kinds_and_statuses(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    kinds, statuses = [STOP], [OperationStatus.COMPLETED]
+
+    def list_page(_: Any, job_id: str, page: Any, **chosen: Any) -> Any:
+        asked.append((job_id, page.limit, page.after, chosen))
+        return SimpleNamespace(rows=[operation("b"), operation("a")], next=(7, "a"))
+
+    monkeypatch.setattr(service, "require_job_id", lambda _, name: {"flights": "job"}[name])
+    monkeypatch.setattr(service.operations, "list_page", list_page)
+    found = service.list_of(stored.context, "flights", Listing(2, write_cursor((9, "c"))), kinds, statuses)
+    assert asked == [("job", 2, (9, "c"), {"kinds": kinds, "statuses": statuses})]
+    assert ([each.id for each in found.operations], found.next) == (["b", "a"], write_cursor((7, "a")))
