@@ -49,6 +49,7 @@ def retention_ms(*answers: dict[str, Any] | int) -> int | None:
         ([topic("delete", 9000), topic("compact,delete", 8000)], 8000),
         ([topic("delete", 9000), topic("compact", 10)], 9000),
         ([topic("delete", -1)], None),
+        ([topic("delete", -1), topic("delete", 0)], 0),
         ([KafkaError.TOPIC_AUTHORIZATION_FAILED], None),
     ],
 )

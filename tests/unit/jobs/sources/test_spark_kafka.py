@@ -140,3 +140,19 @@ def test_a_connection_that_only_java_knows_is_not_watched(options: dict[str, str
 def test_options_without_servers_or_topics_are_of_no_kafka() -> None:
     assert kafka_of({"subscribe": "orders"}) is None
     assert kafka_of(SERVERS) is None
+
+
+@pytest.mark.parametrize("of", [{"subscribe": "a, b"}, {"assign": '{"a": [1], "b": [0]}'}, {"subscribepattern": "a|b"}])
+@pytest.mark.parametrize(
+    ("begins", "starting"),
+    [({}, "latest"), ({"startingoffsets": "earliest"}, "earliest"), ({"startingoffsets": '{"a":{"1":5}}'}, "latest")],
+)
+def test_each_way_to_name_topics_keeps_where_the_stream_begins(
+    of: dict[str, str], begins: dict[str, str], starting: str
+) -> None:
+    source = kafka_of({"kafka.bootstrap.servers": "x:1", "kafka.sasl.mechanism": "PLAIN", **of, **begins})
+    assert source is not None
+    assert (source._servers, source._starting) == ("x:1", starting)
+    assert source._config == {"isolation.level": "read_uncommitted", "sasl.mechanism": "PLAIN"}
+    assert source._topics == (() if "subscribepattern" in of else ("a", "b"))
+    assert source._assigned == ({"a": [1], "b": [0]} if "assign" in of else None)
