@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import expect
 
+from keyscale.api.dashboard.router import CHART_LIBRARY
 from keyscale.api.metrics import series, user_metrics
 from keyscale.clock import now_ms
 from keyscale.db.models import ScalingDecision
@@ -103,7 +104,11 @@ def test_charts_keep_their_order_and_none_stays_of_another_span(page: Page, plat
             (now_ms(), {"state_size": 4096, "processed_rate": 5.0}),
         ):
             series_points.store(session, platform.jobs["mixed"], at_ms, values)
-    open_page(page, platform, "/ui/jobs/mixed/overview")
+    page.route(f"**/{CHART_LIBRARY}", lambda route: route.abort())
+    with page.expect_event("requestfailed", lambda request: request.url.endswith(CHART_LIBRARY)):
+        open_page(page, platform, "/ui/jobs/mixed/overview")
+    page.unroute(f"**/{CHART_LIBRARY}")
+    expect(page.locator("#charts .lines path").first).to_be_attached()  # the library is fetched again
     titles = page.locator("#charts figure figcaption strong").filter(visible=True)
     expect(titles).to_have_text(["Records it could process", "State"])
     page.evaluate("const at = Date.now(); Date.now = () => at;")  # the series of one span are read again after a time

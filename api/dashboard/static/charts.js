@@ -22,11 +22,11 @@ const POINT_PX = 7, LONE_POINT_PX = 6;
 /** The content of each figure. @type {WeakMap<Element, string>} */
 const drawn = new WeakMap();
 
-/** Fetches the library once per page. Without it, pages show their metrics without charts. */
+/** Fetches the library once per page. While it is missing (null), pages show their metrics without charts. */
 function loadLibrary() {
-  library ??= new Promise((resolve, reject) => {
+  library ??= new Promise((resolve) => {
     // Plotly would add style elements, which the page's policy refuses; what it needs of them is in our style sheet.
-    document.head.append(element("meta", { id: "plotly.js-style-global", class: "no-inline-styles" }));
+    if (!byId("plotly.js-style-global")) document.head.append(element("meta", { id: "plotly.js-style-global", class: "no-inline-styles" }));
     const append = Node.prototype.appendChild;
     document.head.appendChild = (node) => (node instanceof HTMLStyleElement ? node : append.call(document.head, node));
     const script = element("script", { src: `/ui/static/${byId("charts").dataset.library}` });
@@ -34,7 +34,12 @@ function loadLibrary() {
       delete document.head.appendChild;
       resolve(window.Plotly);
     });
-    script.addEventListener("error", reject);
+    script.addEventListener("error", () => {
+      delete document.head.appendChild;
+      script.remove();
+      library = null;
+      resolve(null);
+    });
     document.body.append(script);
   });
   return library;
@@ -69,6 +74,10 @@ export async function drawChart(title, { kind, lines, span, annotations = [] }) 
   const format = FORMATS[kind];
   describe(figure, title, lines, format);
   const Plotly = await loadLibrary();
+  if (!Plotly) {
+    drawn.delete(figure); // the next drawing fetches the library again
+    return;
+  }
   const colours = getComputedStyle(document.documentElement);
   const colour = (name) => colours.getPropertyValue(`--${name}`).trim();
   const traces = lines.map((line, index) => ({
