@@ -214,12 +214,16 @@ def test_a_rescale_is_asked_for_with_the_plan_of_the_number_that_was_chosen_last
     platform.beat()
     path = f"{platform.url}/v1/jobs/{journey.RUNNING}"
     late: list[Route] = []
+    outages = [6]
 
     def answer(route: Route) -> None:
         if route.request.method != "PATCH":
             route.continue_()
         elif (wanted := route.request.post_data_json["spec"]["parallelism"]) == 3:
             late.append(route)
+        elif wanted in outages:
+            outages.remove(wanted)
+            route.abort()
         else:
             route.fulfill(json={"plan": plan_to(wanted)})
 
@@ -248,6 +252,9 @@ def test_a_rescale_is_asked_for_with_the_plan_of_the_number_that_was_chosen_last
     field.fill("5")
     expect(hint).to_have_text("From 1 to 128; now 2.")
     expect(page).to_have_url(re.compile(r"\?to=5$"))
+    with page.expect_event("requestfailed", lambda request: request.method == "PATCH"):
+        field.fill("6")
+    expect(figures).to_contain_text("Expected downtime6 s")  # the page asks again after an outage
     page.unroute_all(behavior="wait")
 
 

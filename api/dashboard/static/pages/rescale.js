@@ -186,6 +186,7 @@ function drawRanges(bar, ranges) {
     });
 }
 
+/** The parallelism whose plan is asked for or shown; null without a change, and undefined after an outage. */
 let planned = null;
 let planTimer = 0;
 let shownPlan = null;
@@ -202,6 +203,7 @@ function planSoon(parallelism) {
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       if (planned !== parallelism) return;
+      if (error.isOutage) planned = undefined; // it is asked for again
       shownPlan = null;
       setChildren(byId("plan-subtasks"));
       setChildren(byId("plan-figures"), ...definitions([["Plan", NONE, error.text]]));
