@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.jobs.runtime.executor import worker
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 @pytest.fixture(autouse=True)
-def _leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _keeps_nothing_beyond_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_resources_of", "_open_stores_of", "_object_store_of"):
-        getattr(worker, name).cache_clear()
+        monkeypatch.setattr(worker, name, cache(getattr(worker, name).__wrapped__))
     monkeypatch.setattr(worker, "open_store", lambda url: SimpleNamespace(url=url))
     monkeypatch.setattr(worker, "OpenStoreCache", lambda idle_s: SimpleNamespace(idle_s=idle_s))
-    yield
-    for name in ("_resources_of", "_open_stores_of", "_object_store_of"):
-        getattr(worker, name).cache_clear()
 
 
 def kept() -> list[Any]:
