@@ -184,3 +184,43 @@ def test_the_issuer_and_the_own_address_are_those_of_the_settings(
     announcer = context.announcer
     assert (announcer._url, announcer._store_url) == ("http://127.0.0.1:7", settings.store_url)
     assert announcer.replica_id == replica_id(context.launcher.place)
+
+
+def test_the_launcher_gets_programs_and_the_replicas_key_and_its_starts_are_counted(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    def launcher(*parts: Any, note_start: Any) -> Any:
+        given.extend([*parts, note_start])
+        return SimpleNamespace(place="here")
+
+    def read_bytes(session: Any, sha256: str) -> list[bytes]:
+        assert session.get_bind().url.database == "none"
+        return [sha256.encode(), b"more"]
+
+    monkeypatch.setattr(web_app, "Launcher", launcher)
+    monkeypatch.setattr(web_app.artifact_rows, "read_bytes", read_bytes)
+    monkeypatch.setattr(web_app.replica_rows, "shared_key", lambda _: "the key")
+    isolation, enclosures = cast("Any", "isolation"), cast("Any", "enclosures")
+    context = make_context(settings, open_engine("postgresql://nobody@/none"), isolation, enclosures)
+    of, of_jobs, read_artifact, read_key, quotas, note_start = given
+    assert (of, of_jobs, quotas, context.launcher.place) == (settings, isolation, enclosures, "here")
+    assert (list(read_artifact("abc")), read_key()) == ([b"abc", b"more"], "the key")
+    note_start("spare")
+    context.change_feed._note_look()
+    context.change_feed._note_look()
+    context.store._on_checked(0.5, True)
+    told = context.metrics.text()
+    assert 'keyscale_driver_starts_total{way="spare"} 1.0' in told
+    assert "keyscale_looks_total 2.0" in told
+    assert "keyscale_store_errors_total 1.0" in told
+
+
+def test_requests_are_limited_as_the_settings_say(settings: Settings) -> None:
+    chosen = replace(
+        settings, user_requests_per_second=3, address_requests_per_second=5, failures_per_minute=120, port=7
+    )
+    rates = context_of(chosen).rates
+    limits = (rates.per_user, rates.per_address, rates.failures)
+    assert [each._per_second for each in limits] == [3, 5, 2]
