@@ -135,26 +135,23 @@ def test_the_same_id_is_the_same_diagnostic_and_each_request_is_an_event(looked:
     assert (event["actor"], event["details"]) == ("admin", {"diagnostic_id": "mine", "diagnostic_kind": "THREAD_DUMP"})
 
 
-@pytest.mark.parametrize(
-    ("wanted", "sent"),
-    [
+def test_a_driver_and_the_audit_trail_get_the_arguments_of_the_kind(looked: Looked) -> None:
+    others = {"duration_ms": 0, "operator_uid": "", "rows": 0, "with_values": False}
+    kinds: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"kind": "PROFILE", "duration_ms": 3000, "rows": 7}, {"duration_ms": 3000}),
         ({"kind": "EXECUTOR_LOGS", "duration_ms": 3000}, {}),
         (
             {"kind": "SAMPLE", "operator_uid": "count", "rows": 5, "with_values": False},
             {"duration_ms": 10_000, "operator_uid": "count", "rows": 5, "with_values": False},
         ),
-    ],
-)
-def test_a_driver_and_the_audit_trail_get_the_arguments_of_the_kind(
-    looked: Looked, wanted: dict[str, Any], sent: dict[str, Any]
-) -> None:
-    asked = looked.request(**wanted)
-    others = {"duration_ms": 0, "operator_uid": "", "rows": 0, "with_values": False}
-    assert looked.wanted() == [{"id": asked["id"], "kind": wanted["kind"], **others, **sent}]
-    event = looked.client.get(f"/v1/jobs/{looked.job_id}/events").json()["events"][0]
-    told = {name: value for name, value in sent.items() if value is not False}
-    assert event["details"] == {"diagnostic_id": asked["id"], "diagnostic_kind": wanted["kind"], **told}
+    ]
+    for wanted, sent in kinds:
+        asked = looked.request(**wanted)
+        assert looked.wanted() == [{"id": asked["id"], "kind": wanted["kind"], **others, **sent}]
+        event = looked.client.get(f"/v1/jobs/{looked.job_id}/events").json()["events"][0]
+        told = {name: value for name, value in sent.items() if value is not False}
+        assert event["details"] == {"diagnostic_id": asked["id"], "diagnostic_kind": wanted["kind"], **told}
+        looked.report(asked["id"])
 
 
 def test_wrong_requests_are_refused_with_the_reason(looked: Looked, job: dict[str, Any]) -> None:

@@ -317,6 +317,7 @@ def test_an_alarm_is_reported_once_when_it_begins_and_once_when_it_ends(
     assert client.get("/v1/events", params={"kind": "STORE_AWAY"}).json()["events"][0]["job_id"] == job["id"]
 
 
+@pytest.mark.real
 def test_the_newest_deliveries_of_each_subscription_stay(
     client: httpx.Client, outbox: Outbox, job: dict[str, Any]
 ) -> None:

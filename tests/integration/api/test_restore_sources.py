@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
     from keyscale.state.documents.manifest import Manifest
 
-pytestmark = pytest.mark.either_database
+pytestmark = pytest.mark.real
 
 
 class Snapshots:
@@ -82,7 +82,6 @@ def create(client: httpx.Client, job: dict[str, Any], name: str, **body: Any) ->
     return client.post("/v1/jobs", json=full).json()
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
     ("source", "number", "mode"),
     [
@@ -106,7 +105,6 @@ def test_a_start_goes_back_to_exactly_the_snapshot_that_it_names(
     }
 
 
-@pytest.mark.real
 def test_a_start_takes_a_location_a_claim_and_another_parallelism(client: httpx.Client, snapshots: Snapshots) -> None:
     location = snapshots.location(3)
     started = start(client, restore_from={"location": location}, claim_mode="CLAIM", parallelism=5)
@@ -116,14 +114,12 @@ def test_a_start_takes_a_location_a_claim_and_another_parallelism(client: httpx.
     assert client.get("/v1/jobs/flights").json()["spec"]["parallelism"] == 5
 
 
-@pytest.mark.real
 def test_a_start_takes_the_directory_of_a_manifest(client: httpx.Client, snapshots: Snapshots) -> None:
     location = snapshots.location(3)
     started = start(client, restore_from={"location": location.removesuffix("manifest.json")})
     assert started["status"]["restore"]["location"] == location
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
     ("body", "code", "detail"),
     [
@@ -153,7 +149,6 @@ def test_what_a_job_cannot_start_from_is_refused_and_the_job_is_as_it_was(
     assert len(client.get(f"/v1/jobs/{job['id']}/revisions").json()["revisions"]) == 1
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(
     "path", ["../chk-1/manifest.json", "{id}/chk-01/manifest.json", "{id}/savepoints/../manifest.json"]
 )
@@ -166,7 +161,6 @@ def test_a_location_that_no_manifest_can_have_is_not_read(
     assert (refused["code"], "to a job's manifest" in refused["detail"]) == ("RESTORE_SOURCE_INVALID", True)
 
 
-@pytest.mark.real
 def test_a_damaged_snapshot_and_one_that_another_job_has_claimed_are_refused(
     client: httpx.Client, snapshots: Snapshots
 ) -> None:
@@ -178,7 +172,6 @@ def test_a_damaged_snapshot_and_one_that_another_job_has_claimed_are_refused(
     assert (refused["code"], "missing, such as" in refused["detail"]) == ("RESTORE_SOURCE_INVALID", True)
 
 
-@pytest.mark.real
 def test_a_new_job_starts_from_another_ones_snapshot_with_its_key_groups(
     client: httpx.Client, job: dict[str, Any], snapshots: Snapshots
 ) -> None:
@@ -205,7 +198,6 @@ def test_a_new_job_starts_from_another_ones_snapshot_with_its_key_groups(
     assert client.get("/v1/jobs/other").json()["code"] == "JOB_NOT_FOUND"
 
 
-@pytest.mark.real
 @pytest.mark.parametrize("how", ["update", "start", "rollback"])
 def test_permission_to_drop_state_keeps_the_snapshot_that_the_job_is_to_start_from(
     client: httpx.Client, job: dict[str, Any], snapshots: Snapshots, how: str
@@ -225,7 +217,6 @@ def test_permission_to_drop_state_keeps_the_snapshot_that_the_job_is_to_start_fr
     assert answer["status"]["restore"]["location"] == snapshots.location(3)
 
 
-@pytest.mark.real
 def test_a_user_reaches_the_snapshots_of_jobs_in_scope_only(
     client: httpx.Client, context: Context, upload: Callable[..., Any], snapshots: Snapshots
 ) -> None:
@@ -273,14 +264,12 @@ def test_a_clone_has_the_specification_and_the_latest_state_of_a_job_that_is_not
     assert refused["detail"] == "job older keeps no completed checkpoint or savepoint"
 
 
-@pytest.mark.real
 @pytest.mark.usefixtures("snapshots")
 def test_a_clone_does_not_take_the_name_of_another_job(client: httpx.Client) -> None:
     refused = client.post("/v1/jobs/flights/clone", json={"name": "flights"}).json()
     assert refused["code"] == "JOB_NAME_TAKEN"
 
 
-@pytest.mark.real
 def test_a_clone_has_the_max_parallelism_of_a_changed_savepoint_and_all_state_of_the_job(
     client: httpx.Client, context: Context, snapshots: Snapshots, tmp_path: Path
 ) -> None:
@@ -301,7 +290,6 @@ def test_a_clone_has_the_max_parallelism_of_a_changed_savepoint_and_all_state_of
     assert state.dump() == snapshots.state.dump() == {1: 1, 2: 1, 3: 1}
 
 
-@pytest.mark.real
 @pytest.mark.usefixtures("job")
 def test_a_job_without_state_is_not_cloned(client: httpx.Client) -> None:
     refused = client.post("/v1/jobs/flights/clone", json={"name": "copy"}).json()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keyscale.api.launching.driver_start import StartPattern
     from keyscale.api.lifecycle.leadership import Leadership
 
-pytestmark = pytest.mark.either_database
+pytestmark = pytest.mark.real
 
 
 class PlayedSpares:
