@@ -39,7 +39,12 @@ class Outbox:
         monkeypatch.setattr(deliveries, "shared_now_ms", lambda: NOW_MS)
         monkeypatch.setattr(deliveries.subscriptions, "claim_due", lambda *_, **__: self.due)
         monkeypatch.setattr(deliveries.subscriptions, "settle", self._settle)
-        monkeypatch.setattr(deliveries.events, "record", lambda _, *, kind, **__: self.events.append(kind))
+        monkeypatch.setattr(deliveries.events, "record", self._record)
+        self.told: list[dict[str, Any]] = []
+
+    def _record(self, _: Any, *, kind: str, **event: Any) -> None:
+        self.events.append(kind)
+        self.told.append(event)
 
     def add(self, name: str, answer: Exception | None = None, *, attempts: int = 1, channel: str = "SLACK") -> None:
         target = f"https://{name}.example.com/"
@@ -96,6 +101,15 @@ def test_each_message_has_the_result_of_its_own_target(outbox: Outbox) -> None:
         "mail": (PENDING, first, "this control plane has no mail server: KEYSCALE_SMTP_URL is not set"),
     }
     assert outbox.events == ["NOTIFICATION_FAILED"], "of the message that is not sent again"
+    assert outbox.told == [
+        {
+            "job_id": "job",
+            "at_ms": NOW_MS,
+            "message": "a notification of JOB_FAILED was not delivered in 1 attempts: it answered 410",
+            "subscription_id": "of gone",
+            "delivery_id": "gone",
+        }
+    ]
 
 
 @pytest.mark.parametrize(("attempts", "status"), [(len(WAITS_MS), PENDING), (len(WAITS_MS) + 1, FAILED)])

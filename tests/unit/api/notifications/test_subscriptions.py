@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.access.principal import Principal
-from keyscale.api.errors import RequestInvalidError, SubscriptionRefusedError
+from keyscale.api.errors import RequestInvalidError, SubscriptionNotFoundError, SubscriptionRefusedError
 from keyscale.api.notifications import subscriptions as service
 from keyscale.api.notifications.schemas import SubscriptionRequest
 from keyscale.db.job_scope import EVERYTHING, JobScope
+from keyscale.db.models import Delivery, Event
 from keyscale.db.repositories.subscriptions import scope_of
-from keyscale.vocabulary import PLATFORM_NOTIFICATIONS, NotificationKind, Role
+from keyscale.vocabulary import PLATFORM_NOTIFICATIONS, Channel, NotificationKind, Role
 
 if TYPE_CHECKING:
     from keyscale.db.models import Subscription
@@ -94,3 +95,92 @@ def test_so_many_subscriptions_are_allowed_and_not_one_more(stored: Stored, monk
     stored.create(EVERYTHING)
     with pytest.raises(SubscriptionRefusedError, match="at most 2"):
         stored.create(EVERYTHING)
+
+
+class Shown(Stored):
+    """One subscription with three pending and one failed delivery, as its owner and administrators see it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(monkeypatch)
+        self.create(
+            EVERYTHING, kinds=["JOB_FAILED", "STORE_AWAY"], selector={"jobs": ["bills"], "labels": {"team": "a"}}
+        )
+        [self.row] = self.rows
+        self.removed: list[Subscription] = []
+        self.events.clear()
+        self.delete = self.removed.append
+        self.context.reads = self.context.sessions.begin
+        self.owners: list[str | None] = []
+        for name, found in (("find", self._find), ("list_all", self._list_all)):
+            monkeypatch.setattr(service.subscriptions, name, found)
+        monkeypatch.setattr(service.subscriptions, "counts", lambda _: {"other": (9, 9), self.row.id: (3, 1)})
+        monkeypatch.setattr(service.events, "record", self._record)
+        self.told: list[Event] = []
+
+    def flush(self) -> None:
+        """The rows have their numbers."""
+
+    def _find(self, _: Any, subscription_id: str, owner: str | None) -> Subscription | None:
+        self.owners.append(owner)
+        return self.row if subscription_id == self.row.id and owner in {None, "id"} else None
+
+    def _list_all(self, _: Any, owner: str | None, channels: Any) -> list[Subscription]:
+        self.owners.append(owner)
+        return [self.row] if self.row.channel in (channels or [self.row.channel]) else []
+
+    def _record(self, _: Any, **event: Any) -> Event:
+        self.told.append(Event(id=5, kind=event["kind"], message=event["message"], actor=event["actor"]))
+        assert (event["subscription_id"], event["channel"], event["job_id"]) == (self.row.id, "WEBHOOK", None)
+        return self.told[-1]
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
+    return Shown(monkeypatch)
+
+
+ANN, ROOT, BOB = (
+    Principal(*who) for who in (("id", "ann", Role.OPERATOR), ("r", "root", Role.ADMIN), ("b", "bob", Role.OPERATOR))
+)
+
+
+def test_a_subscription_is_shown_with_its_counts_and_without_its_secret(shown: Shown) -> None:
+    expected = {
+        "id": shown.row.id,
+        "channel": Channel.WEBHOOK,
+        "target": "https://alerts.example.com/…",
+        "kinds": ["JOB_FAILED", "STORE_AWAY"],
+        "selector": {"jobs": ["bills"], "labels": {"team": "a"}},
+        "created_by": "ann",
+        "created_at_ms": shown.row.created_at_ms,
+        "pending_count": 3,
+        "failed_count": 1,
+    }
+    for user, owner in ((ANN, "id"), (ROOT, None)):
+        assert service.show(shown.context, user, shown.row.id).model_dump(exclude_none=True) == expected
+        [listed] = service.list_all(shown.context, user, []).subscriptions
+        assert listed.model_dump(exclude_none=True) == expected
+        assert shown.owners[-2:] == [owner, owner]
+    assert service.list_all(shown.context, ANN, [Channel.MAIL]).subscriptions == []
+    for hidden in (service.show, service.delete, service.test):
+        with pytest.raises(SubscriptionNotFoundError):
+            hidden(shown.context, BOB, shown.row.id)
+    assert (shown.removed, shown.told) == ([], [])
+
+
+def test_a_deletion_and_a_test_are_told_with_their_user(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add_delivery(_: Any, subscription: Subscription, event: Event) -> Delivery:
+        assert (subscription, event) == (shown.row, shown.told[-1])
+        empty = dict.fromkeys(column.name for column in Delivery.__table__.c)
+        known = {"id": "d", "subscription_id": subscription.id, "event_id": event.id, "created_at_ms": 1}
+        return Delivery(**{**empty, **known, "status": "PENDING", "attempts": 0})
+
+    monkeypatch.setattr(service.subscriptions, "add_delivery", add_delivery)
+    sent = service.test(shown.context, ROOT, shown.row.id)
+    assert (sent.id, sent.kind, sent.event_id, sent.status) == ("d", "SUBSCRIPTION_TESTED", 5, "PENDING")
+    service.delete(shown.context, ANN, shown.row.id)
+    assert shown.removed == [shown.row]
+    assert [(event.kind, event.actor) for event in shown.told] == [
+        ("SUBSCRIPTION_TESTED", "root"),
+        ("SUBSCRIPTION_DELETED", "ann"),
+    ]
