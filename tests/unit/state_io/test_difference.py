@@ -103,6 +103,38 @@ def test_operator_state_is_compared_without_the_places_of_elements(job: StateJob
     ]
 
 
+def test_a_state_that_is_in_one_snapshot_alone_is_added_or_removed_as_a_whole(job: StateJob) -> None:
+    def operate(store: SubtaskStore) -> None:
+        rules = store.operator.broadcast_state(MapStateDescriptor("rules", pa.string(), pa.int64()))
+        rules.clear()
+        rules.put_all({"b": 2} if has_less else {"a": 1, "b": 2})
+
+    job.start(1)
+    job.run_batch({1: 1})
+    before, _ = job.checkpoint()
+    has_less, job.operate = False, operate
+    job.run_batch({})
+    after, _ = job.checkpoint()
+    added = changes(job, before, after)["rules"]
+    assert [(each.kind, each.row["map_key"], each.before, each.after) for each in added] == [
+        ("added", "a", None, 1),
+        ("added", "b", None, 2),
+    ]
+    removed = changes(job, after, before)["rules"]
+    assert [(each.kind, each.before, each.after) for each in removed] == [("removed", 1, None), ("removed", 2, None)]
+    has_less = True
+    job.run_batch({})
+    less, _ = job.checkpoint()
+    (only,) = changes(job, after, less)["rules"]
+    assert (only.kind, only.row["map_key"], only.before, only.after) == ("removed", "a", 1, None)
+    with opened(job, before) as old, opened(job, after) as new:
+        assert [(each.operator, each.state) for each in differences(old, new, "count")] == [
+            ("count", "count"),
+            ("count", "rules"),
+        ]
+        assert differences(old, new, "another") == []
+
+
 def test_states_with_other_key_groups_are_refused(job: StateJob) -> None:
     job.start(1)
     job.run_batch({1: 1})

@@ -44,3 +44,11 @@ def test_an_entry_in_the_wrong_key_group_is_a_problem(monkeypatch: pytest.Monkey
     found = verify_state(f"{SAVEPOINT_V1.as_uri()}/{PLACE}")
     assert '"totals"."map": ' in " ".join(found.problems)
     assert "wrong key group" in found.problems[0]
+
+
+def test_only_the_first_problems_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verified_state, "assign_to_key_groups", lambda codes, count: (codes * 0) + count)
+    monkeypatch.setattr(verified_state, "_PROBLEMS_MAX", 2)
+    found = verify_state(f"{SAVEPOINT_V1.as_uri()}/{PLACE}")
+    assert len(found.problems) == 2
+    assert found.entries == (len(VALUES) + sum(map(len, KINDS.values()))) * len(KEYS), "all entries are read"
