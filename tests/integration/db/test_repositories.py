@@ -20,6 +20,7 @@ from keyscale.db.models import (
     CheckpointSubtask,
     DeletedJob,
     Delivery,
+    Diagnostic,
     Event,
     Job,
     JobException,
@@ -69,6 +70,7 @@ from keyscale.vocabulary import (
     CommandStatus,
     DeliveryStatus,
     DesiredState,
+    DiagnosticKind,
     JobStatus,
     OperationKind,
     OperationStatus,
@@ -322,6 +324,60 @@ class TestAttempts:
         assert attempts.newest_restored(rows.session, "mine", before=4) == 2
         assert attempts.newest_restored(rows.session, "mine", before=5) == 4
         assert attempts.newest_restored(rows.session, "mine", before=1) == 0
+
+    @pytest.mark.parametrize(
+        ("columns", "reported", "beside", "is_repetition"),
+        [
+            ({}, {}, {}, True),
+            ({"stage": ENDED}, {}, {}, False),
+            ({"stage": STANDBY}, {}, {}, False),
+            ({"driver_state": "RESTORING"}, {}, {}, False),
+            ({"sleep_requested_at_ms": 1}, {}, {}, False),
+            ({"caught_up_at_ms": None}, {}, {}, False),
+            ({"settled_at_ms": None}, {}, {}, False),
+            ({}, {"revision": 2}, {}, False),
+            ({}, {"restored_at_ms": 6}, {}, False),
+            ({"restored_at_ms": None}, {"restored_at_ms": None}, {}, True),
+            ({}, {"restored_at_ms": None}, {}, False),
+            ({}, {"last_batch_id": 8}, {}, False),
+            ({}, {"last_batch_id": None}, {}, False),
+            ({"last_commit_batch_id": None}, {"last_batch_id": None}, {}, True),
+            ({}, {"metrics_json": '{"batches": 2, "rate": 1.5}'}, {}, False),
+            ({}, {"metrics_json": '{"rate":1.5,"batches":1}'}, {}, True),
+            ({}, {}, {"command": {"old_attempt": 3}}, False),
+            ({}, {}, {"command": {"old_attempt": 2}}, True),
+            ({}, {}, {"command": {"old_attempt": 3, "job_id": "other"}}, True),
+            ({}, {}, {"command": {"old_attempt": 3, "command_status": CommandStatus.COMPLETED}}, True),
+            ({}, {}, {"look": {}}, False),
+            ({}, {}, {"look": {"attempt": 2}}, True),
+            ({}, {}, {"look": {"job_id": "other"}}, True),
+            ({}, {}, {"look": {"ended_at_ms": 50}}, True),
+            ({}, {}, {"look": {"until_ms": 60}}, True),
+        ],
+    )
+    def test_a_heartbeat_is_a_repetition_only_if_nothing_has_happened(
+        self, rows: Rows, columns: dict[str, Any], reported: dict[str, Any], beside: dict[str, Any], is_repetition: bool
+    ) -> None:
+        usual: dict[str, Any] = {"driver_state": "RUNNING", "revision": 1, "restored_at_ms": 5, "caught_up_at_ms": 1}
+        usual |= {"settled_at_ms": 1, "metrics": {"batches": 1, "rate": 1.5}, "last_commit_batch_id": 7}
+        usual |= {"heartbeat_at_ms": 40, "totals_before": {"records": 3}, "stage": ACTIVE}
+        rows.attempt(3, **{**usual, **columns})
+        rows.attempt(3, job_id="other", **usual)
+        if "command" in beside:
+            rows.command("command", **beside["command"])
+        if "look" in beside:
+            look = {"job_id": "mine", "attempt": 3, "requested_at_ms": 1, "until_ms": 61, **beside["look"]}
+            of = {"kind": DiagnosticKind.THREAD_DUMP, "request": {}, "requested_by": "ann"}
+            rows.session.add(Diagnostic(id="d", **of, **look))
+            rows.session.flush()
+        told: dict[str, Any] = {"metrics_json": '{"batches": 1, "rate": 1.5}', "last_batch_id": 7, "revision": 1}
+        given = {**told, "restored_at_ms": 5, "at_ms": 60, **reported}
+        found = attempts.repeat_heartbeat(rows.session, "mine", 3, **given)
+        assert found == ((40, {"records": 3}) if is_repetition else None)
+        rows.session.expire_all()
+        seen = {job_id: attempts.find(rows.session, job_id, 3) for job_id in ("mine", "other")}
+        times = {job_id: each and each.heartbeat_at_ms for job_id, each in seen.items()}
+        assert times == {"mine": 60 if is_repetition else 40, "other": 40}
 
     def test_the_shown_attempt_is_the_active_one_or_the_newest_that_ran(self, rows: Rows) -> None:
         rows.attempt(8, ACTIVE, job_id="other")
