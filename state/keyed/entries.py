@@ -213,7 +213,7 @@ class Entries:
     def raws_below(self, prefix: bytes) -> list[bytes]:
         """Returns the present stored values below a prefix, in key order."""
         stored = list(self._raw_below(prefix))
-        live = (raw if self.ttl is None else self._live_raw(key, raw) for key, raw in stored)
+        live = (raw if self.ttl is None else self._live_raw(key, raw, prefix=prefix) for key, raw in stored)
         return [raw for raw in live if raw is not None]
 
     def scan_keys(self, prefix: bytes) -> Iterator[bytes]:
@@ -223,7 +223,8 @@ class Entries:
         """
         if self.ttl is None:
             return self._keys_below(prefix)
-        return (key for key, raw in self._raw_below(prefix) if self._live_raw(key, raw) is not None)
+        stored = self._raw_below(prefix)
+        return (key for key, raw in stored if self._live_raw(key, raw, prefix=prefix) is not None)
 
     def keys_below(self, prefix: bytes) -> list[bytes]:
         """Returns the stored keys below a prefix, including expired ones."""
@@ -388,19 +389,24 @@ class Entries:
             self.pending.noted += (prefix, key)
         return value if changed is not None or self._returns_expired else ABSENT
 
-    def _live_raw(self, key: bytes, raw: bytes) -> bytes | None:
+    def _live_raw(self, key: bytes, raw: bytes, *, prefix: bytes | None = None) -> bytes | None:
         ttl = self.ttl
         stamp = self.formats.stamp(raw)
         now = self.now_ms
+        changed: bytes | None
+        found: bytes | None
         if ttl is not None and stamp is not None and is_expired(stamp, ttl.duration_ms, now):
-            self.pending.entries[key] = None
-            return raw if self._returns_expired else None
-        if stamp is None or (self._touches and stamp < now):
-            raw = self.formats.restamped(raw, now)
-            self.pending.entries[key] = raw
-            if len(raw) > LARGE_BYTES:
-                self.pending.memory.add_large(len(raw))
-        return raw
+            changed, found = None, raw if self._returns_expired else None
+        elif stamp is None or (self._touches and stamp < now):
+            changed = found = self.formats.restamped(raw, now)
+        else:
+            return raw
+        self.pending.entries[key] = changed
+        if changed is not None and len(changed) > LARGE_BYTES:
+            self.pending.memory.add_large(len(changed))
+        if prefix is not None:
+            self.pending.noted += (prefix, key)
+        return found
 
 
 def _merged(stored: Iterator[tuple[bytes, bytes]], changed: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:

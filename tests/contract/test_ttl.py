@@ -146,6 +146,23 @@ def test_an_expired_value_can_be_read_once_if_the_ttl_says_so(store):
     assert value.value() is None
 
 
+@pytest.mark.parametrize("read", ["get", "items", "keys", "values", "contains"])
+def test_an_expired_map_entry_that_was_read_once_is_gone_from_its_map(store, read):
+    ttl = Ttl(100, visibility=Visibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP, cleanup=NO_CLEANUP)
+    entries = store.backend.state(MapStateDescriptor("map", pa.string(), pa.int64(), ttl))
+    store.backend.set_current_key(1, (7,))
+    entries.put("old", 1)
+    store.commit()
+    store.wait(100)
+    once = {"get": [1], "items": [("old", 1)], "keys": ["old"], "values": [1], "contains": [True]}[read]
+    found = getattr(entries, read)("old") if read in {"get", "contains"} else list(getattr(entries, read)())
+    assert once == (found if isinstance(found, list) else [found])
+    assert (list(entries.items()), list(entries.keys()), list(entries.values())) == ([], [], [])
+    assert (entries.get("old"), entries.contains("old"), entries.is_empty()) == (None, False, True)
+    store.commit()
+    assert list(store.engine.scan("map", b"", None)) == []
+
+
 def test_reading_an_expired_value_removes_it(store):
     value = store.value(Ttl(100, cleanup=NO_CLEANUP))
     value.update(1)
