@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-from keyscale.identifiers import BatchId, CheckpointId
+from keyscale.identifiers import BatchId, CheckpointId, SubtaskIndex
+from keyscale.state.engine.rocksdb_settings import RocksDbSettings
 from keyscale.state.errors import StateError
+from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.local.subtask_directory import CleanMarker, SubtaskDirectory, boot_id
+from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.local.subtask_directory import CleanMarker, SubtaskDirectory, boot_id, snapshots_root
 from keyscale.state.objects.errors import ObjectCorruptError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.opened_shards import FetchReport, StateSource
 from keyscale.state.restore.plan import RestorePlan
 from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
+from keyscale.state.snapshot.snapshot import LocalSnapshot
 from keyscale.state.subtask import store
 from keyscale.state.subtask.store import LineageError, StoreUnusableError, open_subtask
 from tests.support.short_form import short_form
 from tests.support.state.faulty_store import FaultyStore
-from tests.support.state.state_job import COUNT, MAX_PARALLELISM, StateJob, add, entries, group_of, random_batch
+from tests.support.state.state_job import COUNT, MAX_PARALLELISM, UID, StateJob, add, entries, group_of, random_batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -319,3 +324,55 @@ def test_a_small_state_is_counted_by_key_group_and_a_large_one_estimated(
     monkeypatch.setattr(store, "ENTRIES_COUNTED_MAX", 99)
     job.run_batch({})
     assert sizes != counted
+
+
+def test_a_snapshot_a_changelog_and_a_marker_have_all_facts_of_the_store(tmp_path: Path) -> None:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    brief = ValueStateDescriptor("brief", pa.int64(), Ttl(1_000))
+    job.start(2)
+    job.run_batch({})
+    settings = RocksDbSettings(bloom_bits=9)
+    spec = replace(job.spec(1), settings=settings)
+    store = open_subtask(spec, job.version(1), job.plans[1], job.local_root, job.store, clock=BatchClock(5))
+    store.keyed.state(brief)
+    add(store, dict.fromkeys(list(job.own(1, dict.fromkeys(range(50), 1)))[:1], 1))
+    before = store.version
+    handle = store.finish_batch(BatchId(1), "unique")
+    assert handle is not None
+    assert (handle.path, handle.batch_id, handle.subtask, handle.key_groups, handle.mutations) == (
+        job.layout.changelog(UID, batch_id=BatchId(1), subtask=SubtaskIndex(1), attempt=job.attempt, unique="unique"),
+        1,
+        1,
+        spec.key_group_range,
+        1,
+    )
+    assert (store.version, handle.schema) == (before.advanced(BatchId(1), handle.path), store.keyed.schema)
+    local = store.snapshot(CheckpointId(4))
+    assert local == LocalSnapshot(
+        directory=str(snapshots_root(store.local_directory) / f"4-{local.unique}"),
+        local_root=str(job.local_root),
+        job_id=job.job_id,
+        operator_uid=UID,
+        subtask=SubtaskIndex(1),
+        attempt=job.attempt,
+        checkpoint_id=CheckpointId(4),
+        unique=local.unique,
+        version=store.version,
+        key_groups=spec.key_group_range,
+        shards=(spec.key_group_range,),
+        schema=store.keyed.schema,
+        ttls={"brief": Ttl(1_000)},
+        settings=settings,
+    )
+    version, schema = store.version, store.keyed.schema
+    store.close()
+    store.close()
+    (marker,) = spec.local_directory(job.local_root).glob("try-*/CLEAN")
+    found = CleanMarker.usable(marker.read_bytes())
+    assert found is not None
+    (shard,) = found.shards
+    assert shard.key_groups == spec.key_group_range
+    assert found == CleanMarker(BatchId(1), version.lineage, (shard,), boot_id(), schema, {"brief": Ttl(1_000)})
+    with open_subtask(spec, version, job.plans[1].followed_by(handle), job.local_root, job.store) as again:
+        assert (again.source, again.ttls) == (StateSource.LOCAL, {"brief": Ttl(1_000)})
+        assert again.snapshot(CheckpointId(5)).schema == schema
