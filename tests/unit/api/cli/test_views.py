@@ -380,3 +380,87 @@ def test_a_checkpoint_is_shown_with_a_line_per_subtask(asked: Callable[[Answers]
 def test_a_savepoint_is_kept_and_shown(asked: Callable[[Answers], list[Any]]) -> None:
     asked({"POST /v1/jobs/flights/savepoints/a%2Fb/keep": {"savepoint_id": "a/b", "owner": "USER"}})
     assert lines(keyscale("savepoints", "keep", "flights", "a/b")) == ["savepoint_id a/b", "owner USER"]
+
+
+def test_the_state_of_a_key_is_shown_state_by_state(asked: Callable[[Answers], list[Any]]) -> None:
+    states = [
+        {
+            "state": "clicks",
+            "kind": "map",
+            "rows": [{"map_key": "home", "value": 3}, {"map_key": "end", "value": None}],
+        },
+        {"state": "last", "kind": "value", "rows": [{"value": {"page": "ä"}}]},
+        {"state": "timers", "kind": "timers", "rows": []},
+    ]
+    answer = {"batch_id": 1700, "source_positions": {}, "key": {"user": "ada"}, "key_group": 5, "states": states}
+    asked({"GET /v1/jobs/flights/state/count?key=ada&at=latest": {**answer, "is_truncated": False}})
+    assert lines(keyscale("state", "get", "flights", "--operator", "count", "--key", "ada")) == [
+        "batch_id 1,700",
+        "source_positions -",
+        "key {",
+        '"user": "ada"',
+        "}",
+        "key_group 5",
+        "",
+        "clicks (map)",
+        "map_key value",
+        "home 3",
+        "end -",
+        "",
+        "last (value)",
+        "value",
+        '{"page": "ä"}',
+        "",
+        "timers (timers)",
+        "nothing",
+    ]
+
+
+def test_the_history_of_a_key_is_shown_change_by_change(asked: Callable[[Answers], list[Any]]) -> None:
+    usual = {"batch_id": 7, "attempt": 2, "committed_at_ms": 1, "state": "clicks"}
+    changes = [{**usual, "change": "PUT", "row": {"value": 3}}, {**usual, "change": "REMOVED", "row": {}}]
+    asked({"GET /v1/jobs/flights/state-history/count?key=ada": {"changes": changes}})
+    assert lines(keyscale("state", "history", "flights", "--operator", "count", "--key", "ada")) == [
+        "BATCH COMMITTED STATE CHANGE ROW",
+        '7 1970-01-01 00:00:00.001 clicks PUT {"value": 3}',
+        "7 1970-01-01 00:00:00.001 clicks REMOVED {}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "body"),
+    [
+        (
+            ("set", "--value", "[1]", "--map-key", '"home"', "--namespace", "7"),
+            {"value": [1], "time_ms": None, "namespace": 7, "map_key": "home"},
+        ),
+        (("set", "--time-ms", "60"), {"value": None, "time_ms": 60, "namespace": None, "map_key": None}),
+        (("delete",), {"deletes": True, "time_ms": None, "namespace": None, "map_key": None}),
+        (("delete", "--time-ms", "60"), {"deletes": True, "time_ms": 60, "namespace": None, "map_key": None}),
+    ],
+)
+def test_a_change_of_a_key_is_sent_with_its_place(
+    asked: Callable[[Answers], list[Any]], options: tuple[str, ...], body: dict[str, Any]
+) -> None:
+    requests = asked({"POST /v1/jobs/flights/state-changes": {"savepoint_id": "s", "checkpoint_id": 9}})
+    place = ("--operator", "count", "--state", "clicks", "--key", "ada", "--id", "s", "--checkpoint", "8")
+    assert lines(keyscale("state", options[0], "flights", *place, *options[1:])) == [
+        "savepoint_id s",
+        "checkpoint_id 9",
+    ]
+    of = {"operator": "count", "state": "clicks", "key": "ada", "id": "s", "checkpoint_id": 8}
+    assert requests == [("POST /v1/jobs/flights/state-changes", {**of, **body})]
+
+
+def test_a_subscription_is_shown_in_words_with_its_deliveries(asked: Callable[[Answers], list[Any]]) -> None:
+    subscription = {"id": "u", "kinds": ["JOB_FAILED", "STORE_AWAY"], "selector": {"jobs": ["a"], "labels": {"t": "x"}}}
+    delivery = {"id": "msg_1", "status": "FAILED", "problem": "410 Gone", "attempts": 1000, "created_at_ms": 1}
+    answers = {"GET /v1/subscriptions/u": subscription}
+    asked({**answers, "GET /v1/subscriptions/u/deliveries?limit=20": {"deliveries": [delivery]}})
+    shown = lines(keyscale("subscriptions", "show", "u"))
+    assert shown[:2] == ["id u", "kinds JOB_FAILED, STORE_AWAY"]
+    assert "a" in shown[2]
+    assert "t=x" in shown[2]
+    assert {"FAILED", "1,000", "410"} <= set(shown[-1].split())
+    whole = done(keyscale("subscriptions", "show", "u", "--json")).json
+    assert whole == {**subscription, "deliveries": [delivery]}
