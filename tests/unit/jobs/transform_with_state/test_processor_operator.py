@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd  # type: ignore[import-untyped]  # publishes no types
 import pyarrow as pa
@@ -364,6 +364,34 @@ def test_a_processor_of_frames_gets_its_initial_state_in_frames() -> None:
 def test_an_initial_state_that_does_not_fit_is_refused(table: pa.Table, message: str) -> None:
     with pytest.raises(InvalidTopologyError, match=message):
         InitialState.of(table, pa.schema([("id", pa.string())]))
+
+
+class Counting(CountWords):
+    """Counts its rows in a metric, and its instances that are closed."""
+
+    closed: ClassVar[list[bool]] = []
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        self.rows = handle.metrics.counter("rows", labels=["word"])
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        found = list(rows)
+        self.rows.labels(word=key[0]).inc(len(found))
+        yield from super().handleInputRows(key, iter(found), timerValues)
+
+    def close(self) -> None:
+        self.closed.append(True)
+
+
+def test_a_processor_counts_in_its_own_metrics_and_is_closed_after_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+    monkeypatch.setattr(Counting, "closed", closed)
+    tested = harness(Counting())
+    tested.process(("a", 0, 1), ("b", 0, 1), ("a", 0, 1))
+    tested.process(("a", 0, 1))
+    assert [tested.metric("rows", word=word) for word in "ab"] == [3, 1]
+    assert closed == [True, True]
 
 
 def test_processors_are_chained_like_other_operators() -> None:
