@@ -55,6 +55,12 @@ def test_a_log_is_searched_and_downloaded(page: Page, platform: Platform, tmp_pa
     from_end = "log => log.scrollHeight - log.clientHeight - log.scrollTop"
     assert shown.evaluate("log => log.scrollHeight > log.clientHeight")
     assert shown.evaluate(from_end) < 2
+    hint = page.locator("#log-hint").inner_text()
+    page.get_by_role("button", name="Earlier lines").click()
+    expect(page.locator("#log-hint")).not_to_have_text(hint)
+    text = shown.evaluate("log => log.textContent")
+    assert len(text) > 400_000  # two parts, without a gap or a line twice
+    assert log.decode().endswith(text)
     with page.expect_download() as download:
         page.get_by_role("button", name="Download").click()
     assert download.value.suggested_filename == "departures-3.log"
@@ -153,6 +159,12 @@ def test_the_stacks_of_a_job_and_the_reason_of_a_refusal_are_shown(page: Page, p
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/logs")
     page.get_by_role("button", name="Show now").click()
     expect(page.locator("#diagnostic-parts pre")).to_have_text(["stacks of <b>driver</b>", "stacks of <b>JVM</b>"])
+    page.get_by_label("What").select_option("SAMPLE")
+    page.get_by_label("Show values").check()
+    with page.expect_request(lambda request: request.method == "POST") as sent:
+        page.get_by_role("button", name="Show now").click()
+    sample = {"kind": "SAMPLE", "duration_ms": 10_000, "operator_uid": "views-by-page", "with_values": True}
+    assert sent.value.post_data_json == sample
     page.unroute(path)
     page.route(path, lambda route: route.fulfill(status=409, json=refusal))
     page.get_by_role("button", name="Show now").click()

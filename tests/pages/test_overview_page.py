@@ -73,7 +73,12 @@ def test_a_chart_says_the_values_of_now_and_one_late_report_is_no_gap(page: Page
     def run(route: Route) -> None:
         answer = route.fetch()
         figures = {"input_rate": 5.0, "lag_records": 9, "state_size": 9216}
-        route.fulfill(response=answer, json=answer.json() | {"metrics": answer.json()["metrics"] | figures})
+        checkpoint = {"id": 7, "completed_at_ms": now_at_ms, "end_to_end_duration": 1500, "checkpointed_size": 2048}
+        status = {"latest_checkpoint": checkpoint, "running_since_ms": now_at_ms - 3_600_000, "restarts": 1}
+        job = answer.json()
+        route.fulfill(
+            response=answer, json=job | {"metrics": job["metrics"] | figures, "status": job["status"] | status}
+        )
 
     def annotate(route: Route) -> None:
         answer = route.fetch()
@@ -84,6 +89,10 @@ def test_a_chart_says_the_values_of_now_and_one_late_report_is_no_gap(page: Page
     page.route("**/jobs/late/series?*", annotate)
     page.route("**/jobs/late/stream", lambda route: route.abort())
     open_page(page, platform, "/ui/jobs/late/overview")
+    now = page.get_by_role("region", name="Now")
+    expect(now).to_contain_text("#7 took 1.5 s, wrote 2 KiB")
+    expect(now).to_contain_text("Records waiting9in the sources, and in no committed batch")
+    expect(now).to_contain_text(re.compile("Running for1 h.*since its last start or change; 1 restartP"))
     waiting = page.get_by_role("figure").filter(has_text="Records waiting")
     expect(waiting.locator("figcaption")).to_have_text("Records waiting9")
     expect(page.get_by_role("figure").filter(has_text="State").locator("figcaption")).to_have_text("State9 KiB")

@@ -105,7 +105,11 @@ def test_numbers_read_as_people_write_them(page: Page) -> None:
         "1 d",
         "4 d 3 h",
     ]
-    assert [page.evaluate(ask, ["decimal", value]) for value in (0.02134, 12_345.6)] == ["0.02134", "12,346"]
+    assert [page.evaluate(ask, ["decimal", value]) for value in (0.02134, 12.3, 12_345.6)] == [
+        "0.02134",
+        "12.3",
+        "12,346",
+    ]
     ago = "async (ms) => (await import('/ui/static/format.js')).ago(Date.UTC(2026, 0) - ms, Date.UTC(2026, 0))"
     assert [page.evaluate(ago, ms) for ms in (-5, 999, 1999, 60_000)] == [
         "just now",
