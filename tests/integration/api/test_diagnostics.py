@@ -117,6 +117,7 @@ def test_an_idle_driver_whose_report_repeats_itself_gets_the_request(looked: Loo
     assert [each["id"] for each in looked.wanted(**idle)] == [asked["id"]]
 
 
+@pytest.mark.real
 def test_a_driver_that_cannot_take_it_and_a_driver_that_is_silent_end_it_with_the_reason(looked: Looked) -> None:
     asked = looked.request()
     looked.report(asked["id"], failure={"code": "DRIVER_DIAGNOSTIC_FAILED", "message": f"no {SECRET}"})
@@ -128,6 +129,7 @@ def test_a_driver_that_cannot_take_it_and_a_driver_that_is_silent_end_it_with_th
     assert looked.wanted() == [], "nobody waits for it any more"
 
 
+@pytest.mark.real
 def test_the_same_id_is_the_same_diagnostic_and_each_request_is_an_event(looked: Looked) -> None:
     assert looked.request(id="mine") == looked.request(id="mine")
     found = looked.client.get(f"/v1/jobs/{looked.job_id}/events").json()["events"]
@@ -180,6 +182,7 @@ def test_wrong_requests_are_refused_with_the_reason(looked: Looked, job: dict[st
     assert answer.json()["code"] == "REPORT_INVALID"
 
 
+@pytest.mark.real
 def test_a_viewer_may_neither_request_nor_read(looked: Looked) -> None:
     asked = looked.request()
     with looked.context.sessions.begin() as session:
@@ -208,6 +211,7 @@ def test_the_newest_diagnostics_are_kept_and_old_ones_are_removed(
     assert [each["id"] for each in looked.client.get(looked.path).json()["diagnostics"]] == ["d2"]
 
 
+@pytest.mark.real
 def test_a_bundle_has_the_stacks_of_a_running_job(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(_: float) -> None:
         for command in looked.wanted():
