@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
+import msgspec
 import pytest
 
+from keyscale.deploy import program_check
 from keyscale.deploy.program_check import check, place_libraries
 from keyscale.installation import IMPORT_PATH
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from keyscale.jobs.protocol.program import (
+    ANSWER_FILE,
+    QUESTION_FILE,
+    ProgramAnswer,
+    ProgramDeclaration,
+    ProgramQuestion,
+)
 
 PROGRAM = """
 import pyarrow as pa
@@ -53,6 +61,48 @@ def test_a_file_that_is_no_program_is_refused_before_spark_starts(tmp_path: Path
     (tmp_path / "visits.md").touch()
     with pytest.raises(click.UsageError, match=r"a program is a \.py or a \.zip file"):
         check.main([str(tmp_path / "visits.md")], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        (ProgramAnswer(failure={"code": "BROKEN", "message": "it broke", "domain": "user"}), 1, "BROKEN: it broke"),
+        (ProgramAnswer(ProgramDeclaration((), (), ())), 0, "the program can be started"),
+        (None, 1, "line 69\nthe program ended without a declaration"),
+        (b"{", 1, "the program ended without a declaration"),
+    ],
+)
+def test_the_loader_gets_the_question_and_its_answer_is_shown(  # noqa: PLR0917 - a table
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: ProgramAnswer | bytes | None,
+    code: int,
+    said: str,
+) -> None:
+    (tmp_path / "views.py").write_text("the program")
+    (tmp_path / "pricing.py").write_text("RATE = 3\n")
+    works: list[Path] = []
+
+    def load(_: object, *, env: dict[str, str], cwd: Path, stdout: Any, **__: object) -> None:
+        works.append(cwd)
+        question = msgspec.json.decode((cwd / QUESTION_FILE).read_bytes(), type=ProgramQuestion)
+        assert question == ProgramQuestion("views.py", {"in": "/a"}, max_parallelism=64, parallelism=3)
+        assert (cwd / "views.py").read_text() == "the program"
+        assert any((Path(folder) / "pricing.py").is_file() for folder in env["PYTHONPATH"].split(":"))
+        stdout.write("".join(f"line {number}\n" for number in range(70)).encode())
+        if answer is not None:
+            content = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
+            (cwd / ANSWER_FILE).write_bytes(content)
+
+    monkeypatch.setattr(program_check, "subprocess", SimpleNamespace(run=load))
+    options = ["-P", "in=/a", "--parallelism", "3", "--max-parallelism", "64"]
+    arguments = [str(tmp_path / "views.py"), "--library", str(tmp_path / "pricing.py"), *options]
+    assert check.main(arguments, standalone_mode=False) == code
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert ("line 40\n" in printed, "line 39\n" in printed) == (not isinstance(answer, ProgramAnswer), False)
+    assert not works[0].exists()
 
 
 @pytest.mark.real
