@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -18,11 +19,13 @@ from keyscale import (
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.errors import (
     BroadcastDivergedError,
+    BroadcastTooLargeError,
     InvalidTopologyError,
     OperatorStateUnavailableError,
     UserFunctionError,
 )
 from keyscale.jobs.graph.topology import TopologyBuilder
+from keyscale.jobs.operators import broadcast_rows
 from keyscale.jobs.operators.broadcast_operator import BroadcastProcess
 from keyscale.jobs.testing.harness import OperatorHarness
 
@@ -249,3 +252,24 @@ def test_a_broadcast_record_sees_the_watermark_and_a_function_without_timers_has
     with pytest.raises(UserFunctionError, match="at broadcast record 2 of the batch, in subtask 0"):
         tested.process_broadcast(("pen", 1), ("ink", -2))
     assert [BroadcastProcess(each, ()).uses_timers for each in (Times(), OverLimit())] == [False, True]
+
+
+def test_the_rows_of_a_broadcast_batch_are_sent_whole_up_to_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(table: pa.Table) -> Any:
+        return SimpleNamespace(toArrow=lambda: table)
+
+    table = pa.concat_tables(
+        [pa.table({"category": ["pen"], "limit": [1]}), pa.table({"category": ["ink"], "limit": [2]})]
+    )
+    monkeypatch.setattr(broadcast_rows, "BYTES_MAX", table.nbytes)
+    sent = broadcast_rows.collected(of(table))
+    assert pa.Table.from_batches(broadcast_rows.from_stream(sent)) == table
+    assert broadcast_rows.collected(of(table.slice(0, 0))) == b""
+    assert list(broadcast_rows.from_stream(b"")) == []
+    monkeypatch.setattr(broadcast_rows, "BYTES_MAX", table.nbytes - 1)
+    with pytest.raises(BroadcastTooLargeError, match=f"has {table.nbytes} bytes; {table.nbytes - 1} are allowed"):
+        broadcast_rows.collected(of(table))
+    broadcast_rows.check_alike("uid", [])
+    broadcast_rows.check_alike("uid", ["a", "a"])
+    with pytest.raises(BroadcastDivergedError, match="operator 'uid' have 2 different broadcast states"):
+        broadcast_rows.check_alike("uid", ["a", None, "a"])
