@@ -121,3 +121,14 @@ def test_the_job_waits_for_input_while_its_present_query_does(status: DriverStat
     for queries.current, waits in ((first, False), (second, True), (first, False)):
         watch.poll()
         assert status.heartbeat().metrics.waits_for_input is waits
+
+
+def test_a_query_that_was_replaced_just_before_the_end_of_the_run_counts_too(status: DriverStatus) -> None:
+    first, second = Query("first"), Query("second")
+    queries = Queries(first)
+    watch = ProgressWatch(queries, NoneIdle(), [], status, lambda: 0.0)  # type: ignore[arg-type]  # as far as it looks
+    first.tell(120)
+    second.tell(3)
+    queries.current = second
+    watch.poll_once_more()
+    assert lost(status) == 123
