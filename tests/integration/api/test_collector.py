@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.control_plane.context import Context
 
-pytestmark = pytest.mark.either_database
+pytestmark = pytest.mark.real
 
 
 @contextmanager
@@ -112,7 +112,6 @@ def test_a_collector_gets_metrics_and_the_traces_of_the_leader(
         assert [span["name"] for span in spans] == ["request SAVEPOINT", "SAVEPOINT flights"]
 
 
-@pytest.mark.real
 def test_all_operations_of_a_busy_moment_are_traced_in_requests_of_bounded_size(
     context: Context, job: dict[str, Any], clock: Clock
 ) -> None:
@@ -131,7 +130,6 @@ def test_all_operations_of_a_busy_moment_are_traced_in_requests_of_bounded_size(
     assert [len({span["traceId"] for span in spans}) for spans in traces] == [100, 1]
 
 
-@pytest.mark.real
 def test_a_collector_that_is_away_is_logged_once(context: Context, caplog: pytest.LogCaptureFixture) -> None:
     with receiver() as (address, _):
         pass

@@ -54,7 +54,21 @@ def test_a_trace_leads_from_the_request_to_the_first_batch() -> None:
     times = {span["name"]: (int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])) for span in found}
     assert times["VERIFY"] == (2_000_000_000, 9_000_000_000)
     assert times["first batch"] == (5_000_000_000, 8_000_000_000)
-    assert {"key": "keyscale.request_id", "value": {"stringValue": "r1"}} in found[0]["attributes"]
+    told = [
+        {each["key"].removeprefix("keyscale."): each["value"]["stringValue"] for each in span["attributes"]}
+        for span in found
+    ]
+    common = {"job_id": "j1", "job_name": "flights", "operation_id": "o1"}
+    of_attempt = {**common, "attempt": "3", "parallelism": "4"}
+    assert told == [
+        {**common, "request_id": "r1", "enduser.id": "ada"},
+        {**common, "status": "COMPLETED"},
+        common,
+        common,
+        of_attempt,
+        of_attempt,
+    ]
+    assert [span["kind"] for span in found] == [2, 1, 1, 1, 1, 1], "the request is a server's"
 
 
 def test_the_same_operation_has_the_same_ids_whoever_pushes_it_and_another_has_others() -> None:
