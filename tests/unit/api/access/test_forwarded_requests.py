@@ -69,6 +69,19 @@ def test_a_token_is_good_for_one_request(changes: dict[str, Any]) -> None:
         authenticate_forwarded(request_with(token_of(), **changes), KEY, TARGET)
 
 
+def test_a_token_of_a_request_with_a_body_is_not_good_without_it() -> None:
+    token = ForwardedRequest.of(USER, target=TARGET, method="GET", path="/jobs/a/logs?offset=1", body=b"x").token(KEY)
+    with pytest.raises(TokenMissingError):
+        authenticate_forwarded(request_with(token), KEY, TARGET)
+
+
+def test_a_signed_token_of_another_form_is_not_valid() -> None:
+    content = json.dumps({"target": TARGET}).encode()
+    token = f"{base64.urlsafe_b64encode(content).decode()}.{forwarded_requests._signature(KEY, content)}"
+    with pytest.raises(TokenMissingError):
+        authenticate_forwarded(request_with(token), KEY, TARGET)
+
+
 def test_a_token_is_good_for_one_replica_one_database_and_seconds(now_ms: list[int]) -> None:
     request = request_with(token_of())
     for key, target in ((KEY, "replica-c"), ("another-key", TARGET)):

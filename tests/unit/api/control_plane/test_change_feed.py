@@ -306,6 +306,45 @@ def test_news_that_were_not_sent_are_merged_and_too_many_jobs_are_not_named(monk
     run_coroutine(play())
 
 
+def test_the_last_state_of_an_operation_is_kept_until_it_is_sent() -> None:
+    async def play() -> list[list[str]]:
+        reader = Subscriber(Subject(operation_id="o"), Principal("id", "ann", Role.VIEWER), Credential(None))
+        found = []
+        for told in ([{"a": 1}, {"a": 2}], [{"a": 3}, None], [None]):
+            for operation in told:
+                reader.tell(operation=operation)
+            await asyncio.sleep(0)
+            found.append(reader._drain())
+        reader.end()
+        await asyncio.sleep(0)
+        return [*found, reader._drain()]
+
+    sent = [[f'event: operation\ndata: {{"a":{number}}}\n\n'] for number in (2, 3)]
+    assert run_coroutine(play()) == [*sent, [], []]
+
+
+def test_a_stream_lasts_as_long_as_its_reader_wants_and_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def play() -> list[str]:
+        reader = Subscriber(Subject(operation_id="o"), Principal("id", "ann", Role.VIEWER), Credential(None))
+        loop = SimpleNamespace(time=lambda: sum(waited))
+        monkeypatch.setattr(reader, "_loop", loop)
+
+        async def wait_for(news: Any, limit_s: float) -> None:
+            news.close()
+            waited.append(limit_s)
+            raise TimeoutError
+
+        monkeypatch.setattr(subscriber_module, "asyncio", SimpleNamespace(wait_for=wait_for))
+        return [message async for message in reader.messages(25.0)]
+
+    first, *signs = run_coroutine(play())
+    assert first == f"retry: {subscriber_module.RECONNECT_MS}\n\n"
+    assert signs == [": the stream lasts\n\n"] * 3
+    assert waited == [10.0, 10.0, 5.0]
+
+
 @pytest.mark.parametrize(
     ("expires_at_ms", "token", "cookie", "is_lapsed"),
     [

@@ -106,6 +106,17 @@ def test_a_snapshot_is_restorable_for_as_long_as_the_sources_keep_the_records_af
     assert codes(**{"report": {"source_retention_ms": 1000}, **facts}) == expected
 
 
+def test_a_fault_that_time_makes_begins_when_its_limit_was_reached() -> None:
+    (over,) = reasons(report={"source_retention_ms": 1000}, snapshot_at_ms=2000, at_ms=2900)
+    assert (over.code, over.since_ms) == ("RESTORABLE_SOON_OVER", 2750)
+    times_ms = [NOW_MS - age_ms for age_ms in (900_000, 500_000, 400_000, 300_000)]
+    (repeated,) = reasons(report=failing(*times_ms))
+    assert (repeated.code, repeated.since_ms) == ("FAILS_REPEATEDLY", NOW_MS - 500_000)
+    assert "has failed 3 times within 10 minutes; the last failure was JOB_FUNCTION_FAILED" in repeated.message
+    (unknown,) = reasons(report=failing(*times_ms, last=None))
+    assert unknown.message.endswith("within 10 minutes")
+
+
 def test_a_failed_job_is_critical_and_has_no_score_but_zero() -> None:
     failure = {"code": "JOB_FUNCTION_FAILED", "message": "no such airport"}
     health = health_of(HealthFacts(failure=failure, is_settled=True, ended_at_ms=900))

@@ -448,3 +448,15 @@ def test_a_change_of_the_present_revision_that_waits_is_approved_by_another_user
         with pytest.raises(error):
             requests.approve(session(Rows()), job(), USER, waiting)
         assert waiting.approved_by is None
+
+
+def test_a_phase_that_has_ended_keeps_its_end_and_none_waits_any_more() -> None:
+    phases = [
+        {"phase": "REQUESTED", "started_at_ms": 1, "ended_at_ms": 3},
+        {"phase": "SAVEPOINT", "started_at_ms": 3, "ended_at_ms": None, "waits_for": {"code": "X"}},
+    ]
+    assert operation_results.ended(phases, 9) == [
+        {"phase": "REQUESTED", "started_at_ms": 1, "ended_at_ms": 3},
+        {"phase": "SAVEPOINT", "started_at_ms": 3, "ended_at_ms": 9},
+    ]
+    assert phases[1]["ended_at_ms"] is None, "a row is changed by a new value"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ from keyscale.api.lifecycle.operation_results import described
 from keyscale.api.lifecycle.requests import is_cancellable
 from keyscale.api.operations import operation_requests
 from keyscale.api.operations import operations as service
-from keyscale.api.operations.schemas.operation import OperationRequest, RescaleRequest
+from keyscale.api.operations.schemas.operation import OperationRequest, RescaleRequest, StartRequest
 from keyscale.db.models import Job, Operation
 from keyscale.jobs.protocol.messages import DriverMetrics, OperatorMetrics
 from keyscale.vocabulary import ChangePhase, CommandStatus, OperationKind, OperationStatus, Role, UpgradeMode
@@ -356,3 +358,11 @@ def test_a_list_has_the_operations_of_its_job_of_the_chosen_kinds_and_statuses(
     found = service.list_of(stored.context, "flights", Listing(2, write_cursor((9, "c"))), kinds, statuses)
     assert asked == [("job", 2, (9, "c"), {"kinds": kinds, "statuses": statuses})]
     assert ([each.id for each in found.operations], found.next) == (["b", "a"], write_cursor((7, "a")))
+
+
+def test_a_request_is_known_by_what_its_sender_has_given_so_that_a_later_version_knows_it(stored: Stored) -> None:
+    ask(stored, OperationKind.START, StartRequest(id="o"))
+    ask(stored, OperationKind.START, StartRequest(id="p", parallelism=4, reset_time=False))
+    given: list[Any] = [["START", {}], ["START", {"parallelism": 4, "reset_time": False}]]
+    digests = [hashlib.sha256(json.dumps(each).encode()).hexdigest() for each in given]
+    assert [stored.rows[name].request_sha256 for name in ("o", "p")] == digests
