@@ -24,7 +24,16 @@ from keyscale.jobs.errors import (
     UnknownColumnError,
 )
 from keyscale.jobs.functions.process_function import OutputTag
-from keyscale.jobs.graph.nodes import NodeId, RecordOrigin, SecondInput, SinkNode, SourceNode, Timestamps, TransformNode
+from keyscale.jobs.graph.nodes import (
+    NodeId,
+    RecordOrigin,
+    SecondInput,
+    SinkNode,
+    SourceNode,
+    Timestamps,
+    TransformNode,
+    union_timestamps,
+)
 from keyscale.jobs.graph.schemas import key_schema
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.operators.aggregate import Reduce
@@ -461,6 +470,28 @@ def test_two_ways_of_one_origin_have_the_larger_bounds_of_both(
     builder.add_source(frame(), SCHEMA)
     (node,) = (each for each in builder._nodes if isinstance(each, SourceNode))
     assert RecordOrigin(node, one).joined(RecordOrigin(node, other)) == RecordOrigin(node, joined)
+
+
+@pytest.mark.parametrize(
+    ("given", "united"),
+    [
+        ([None, None], None),
+        (
+            [Timestamps("at", 5, 10, ("p",), 7), Timestamps("at", 9, 20, ("p",), 3)],
+            Timestamps("at", 9, None, ("p",), 7),
+        ),
+        (
+            [Timestamps("at", 9, max_ahead_ms=0), Timestamps("at", 5, max_ahead_ms=2)],
+            Timestamps("at", 9, max_ahead_ms=2),
+        ),
+        ([Timestamps("at", 0, 1, ("p",), 7), Timestamps("at", 0, 1, ("q",), None)], Timestamps("at")),
+    ],
+)
+def test_a_union_has_the_larger_bounds_of_its_streams(
+    given: list[Timestamps | None], united: Timestamps | None
+) -> None:
+    assert union_timestamps(given) == united
+    assert union_timestamps(given[::-1]) == united
 
 
 def test_an_unknown_key_column_is_refused_and_the_error_lists_the_columns() -> None:

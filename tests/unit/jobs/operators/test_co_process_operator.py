@@ -110,6 +110,25 @@ def test_keys_of_different_types_are_refused() -> None:
         OperatorHarness(Paid(), input=ORDERS, key=["order"], output=OUTPUT, second=SecondStream(PAYMENTS, ["amount"]))
 
 
+class Stamps(KeyedCoProcessFunction):
+    """Emits the time of each record, with its stream."""
+
+    def process_element1(self, row: Row, context: ProcessContext) -> Iterator[tuple[Any, ...]]:
+        yield context.current_key, "first", context.timestamp
+
+    def process_element2(self, row: Row, context: ProcessContext) -> Iterator[tuple[Any, ...]]:
+        yield context.current_key, "second", context.timestamp
+
+
+@pytest.mark.parametrize(("timestamp", "seen"), [("paid_at", 70), (None, None)])
+def test_a_record_has_the_time_of_its_own_stream(timestamp: str | None, seen: int | None) -> None:
+    second = SecondStream(PAYMENTS, ["paid_for"], timestamp)
+    tested = OperatorHarness(Stamps(), input=ORDERS, key=["order"], output=OUTPUT, timestamp="at", second=second)
+    tested.process(("1", "pen", 50))
+    tested.process_second(("2", 9, 70))
+    assert tested.take_output() == [("1", "first", 50), ("2", "second", seen)]
+
+
 def test_a_harness_without_a_second_stream_says_so() -> None:
     plain = OperatorHarness(Deduplicate(None), input=ORDERS, key=["order"], output=ORDERS)
     with pytest.raises(InvalidTopologyError, match="second="):

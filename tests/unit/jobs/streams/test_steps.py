@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType
 
 from keyscale import DataStream, StreamEnvironment
-from keyscale.jobs.errors import InvalidTopologyError, NotStreamingError, UnknownColumnError
+from keyscale.jobs.errors import InvalidTopologyError, NoEnvironmentError, NotStreamingError, UnknownColumnError
 from keyscale.jobs.graph.nodes import Timestamps, TransformNode
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.operators.operator_contract import SPLIT_COLUMN
@@ -115,6 +115,37 @@ def test_steps_that_keep_the_split_columns_need_no_hidden_column() -> None:
     assert (found.split_columns, found.carries_split) == (("topic", "part"), False)
     assert found.origin.timestamps == Timestamps("at", 7, 50, ("topic", "part"), None)
     assert (found.timestamp_column, found.out_of_orderness_ms) == ("at", 7)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_union_carries_the_split_of_any_of_its_streams(is_first: bool) -> None:
+    builder, stream = declared()
+    short = stream.uid("one").select("user", "at")
+    source = builder.add_source(cast("Any", None), builder.schema(short._node))
+    plain = DataStream(cast("Any", SESSION), builder, source, None).uid("two").with_timestamps("at")
+    union = short.union(plain) if is_first else plain.union(short)
+    filtered = union.where(cast("Any", played_columns.col("at")) > 10)
+    assert (filtered._carries_split, added(builder).carries_split) == (True, True)
+    assert [row.user for row in cast("Any", added(builder).apply(cast("Any", frame_of(*FIELDS)))).collect()] == [
+        "bob",
+        "ada",
+    ]
+    filtered.key_by("user").reduce(lambda left, _: left).uid("last").sink_to(cast("Any", None)).uid("sink")
+    topology = builder.build()
+    found = {each.name: each.carries_split for each in topology.arrivals(topology.operators[0])}
+    assert found == {"one": True, "two": False}
+
+
+def test_an_environment_is_the_current_one_only_while_its_script_runs() -> None:
+    env = StreamEnvironment(cast("Any", SESSION), {}, lambda _: None)
+    with env.provided():
+        assert StreamEnvironment.current() is env
+    with pytest.raises(NoEnvironmentError):
+        StreamEnvironment.current()
+    with pytest.raises(ZeroDivisionError), env.provided():
+        raise ZeroDivisionError
+    with pytest.raises(NoEnvironmentError):
+        StreamEnvironment.current()
 
 
 def test_a_transform_that_loses_the_hidden_column_goes_on_without_splits(caplog: pytest.LogCaptureFixture) -> None:
