@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from contextlib import nullcontext
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy.exc import OperationalError
 
 from keyscale.api.control_plane.own_metrics import NO_ROUTE, OwnMetrics
 from keyscale.api.health.facts import HealthFacts
 from keyscale.api.lifecycle.job_totals import added_totals
 from keyscale.api.metrics import scrape
+from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories.scrapes import ObservedJob, Snapshot
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.metrics import (
@@ -375,3 +379,86 @@ def test_the_leader_and_the_drivers_that_are_silent_are_told(
     ]
     found = scrape._gauges_of_database(cast("Any", None), jobs, NOW_MS)
     assert found == {"leader_age": age_s, "leader_silence": 1.5, "drivers_silent": 1, "starts_waiting": 2}
+
+
+class Replica:
+    """A replica, of which a scrape tells, and its database."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failure: Exception | None = None
+        self.found: list[ObservedJob] = []
+        self.scopes: list[JobScope] = []
+        self.pulse = SimpleNamespace(role="leader", quarantined=3)
+        self.problem: str | None = None
+        spares = SimpleNamespace(living=lambda: ["a", "b"])
+        self.context: Any = SimpleNamespace(
+            reads=lambda: nullcontext(None),
+            store=SimpleNamespace(problem=lambda: self.problem),
+            change_feed=SimpleNamespace(streams=4),
+            pulse=self.pulse,
+            launcher=SimpleNamespace(spares=spares),
+            metrics=SimpleNamespace(text=lambda: "own_counter 1.0\n"),
+        )
+        clock = count(10.0, 0.25)
+        monkeypatch.setattr(scrape, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        monkeypatch.setattr(scrape, "shared_now_ms", lambda: NOW_MS)
+        monkeypatch.setattr(scrape.scrapes, "of_scope", self._of_scope)
+        monkeypatch.setattr(scrape, "_gauges_of_database", lambda *_: {"leader_age": 5, "starts_waiting": 6})
+
+    def _of_scope(self, _: Any, scope: JobScope, *, limit: int) -> list[ObservedJob]:
+        assert limit == scrape.JOBS_MAX
+        self.scopes.append(scope)
+        if self.failure is not None:
+            raise self.failure
+        return self.found
+
+    def scraped(self, scope: JobScope = EVERYTHING) -> dict[str, float]:
+        text = scrape.text_of(self.context, scope)
+        families = text_string_to_metric_families(text)
+        return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+@pytest.fixture
+def replica(monkeypatch: pytest.MonkeyPatch) -> Replica:
+    return Replica(monkeypatch)
+
+
+OWN = {
+    "keyscale_database_up": 1,
+    "keyscale_store_up": 1,
+    "keyscale_streams": 4,
+    "keyscale_leader": 1,
+    "keyscale_jobs_set_aside": 3,
+    "keyscale_spare_drivers": 2,
+    "keyscale_scrape_duration_seconds": 0.25,
+    "keyscale_leader_age_seconds": 5,
+    "keyscale_starts_waiting": 6,
+    "own_counter": 1,
+}
+
+
+def test_a_replica_tells_of_itself_beside_the_jobs_and_a_follower_of_no_jobs_set_aside(replica: Replica) -> None:
+    assert replica.scraped() == OWN
+    replica.found = [job()]
+    assert replica.scraped().items() >= {**OWN, "keyscale_job_up": 1}.items()
+    replica.pulse.role, replica.problem, replica.found = "follower", "away", []
+    follower = {name: value for name, value in OWN.items() if name != "keyscale_jobs_set_aside"}
+    assert replica.scraped() == {**follower, "keyscale_leader": 0, "keyscale_store_up": 0}
+
+
+def test_a_replica_without_its_database_tells_the_rest_and_a_token_of_some_jobs_gets_the_failure(
+    replica: Replica,
+) -> None:
+    some = JobScope(frozenset({"orders"}))
+    replica.found = [job()]
+    assert {"keyscale_database_up", "own_counter"}.isdisjoint(replica.scraped(some))
+    replica.failure = OperationalError("SELECT", {}, Exception("away"))
+    away = {
+        name: value
+        for name, value in OWN.items()
+        if name not in {"keyscale_leader_age_seconds", "keyscale_starts_waiting"}
+    }
+    assert replica.scraped() == {**away, "keyscale_database_up": 0}
+    with pytest.raises(OperationalError):
+        replica.scraped(some)
+    assert replica.scopes == [some, EVERYTHING, some]
