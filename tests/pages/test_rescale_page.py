@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
 
-from keyscale.api.operations.schemas.change_plan import DowntimePlan, MovementPlan, PlanAnswer
+from keyscale.api.operations.schemas.change_plan import (
+    DowntimePlan,
+    MovementPlan,
+    OperatorMovement,
+    PlanAnswer,
+    SubtaskMovementAnswer,
+)
 from keyscale.api.operations.schemas.operation import ChangeMetricsAnswer
 from keyscale.client import Keyscale
 from keyscale.db.models import Attempt, Job, Operation
@@ -235,6 +242,10 @@ def test_a_rescale_is_asked_for_with_the_plan_of_the_number_that_was_chosen_last
     field.fill("4")
     figures = page.locator("#plan-figures")
     expect(figures).to_contain_text("Expected downtime4 s")
+    expect(figures).to_contain_text("Bytes to move2 KiBof 4 KiB in filesFiles to open12Largest subtask125 %")
+    parts = page.locator("#plan-subtasks tbody tr")  # closed at first
+    expect(parts.nth(0)).to_have_text(f"00{NONE}9up to 2 KiB0 B30, 1")
+    expect(parts.nth(3)).to_have_text(f"396{NONE}127512 B3 KiB30, 1")
     with page.expect_event("requestfinished", lambda request: request == late[0].request):
         late[0].fulfill(json={"plan": plan_to(3)})
     page.get_by_role("button", name="Rescale to 4").click()
@@ -249,6 +260,7 @@ def test_a_rescale_is_asked_for_with_the_plan_of_the_number_that_was_chosen_last
     hint = page.locator("#parallelism-hint")
     expect(hint).to_have_text("another change of the job has begun. Wait for its end.")
     expect(field).to_have_value("4")
+    expect(page.locator("#ranges span").nth(1)).to_have_attribute("title", f"subtask 1: key groups 10{NONE}63")
     field.fill("5")
     expect(hint).to_have_text("From 1 to 128; now 2.")
     expect(page).to_have_url(re.compile(r"\?to=5$"))
@@ -259,7 +271,23 @@ def test_a_rescale_is_asked_for_with_the_plan_of_the_number_that_was_chosen_last
 
 
 def plan_to(parallelism: int) -> dict[str, Any]:
-    """Returns a plan that expects a second of downtime per subtask."""
+    """Returns a plan that expects a second of downtime per subtask, and divides the key groups by size."""
+    bounds = [*[0, 10, 64, 96, 100, 110][:parallelism], 128]
+    parts = [
+        SubtaskMovementAnswer(
+            index=index,
+            key_group_start=start,
+            key_group_end=end - 1,
+            state_bytes=2048,
+            files=3,
+            from_subtasks=[1, 0],
+            moved_bytes=1024 * index,
+            clipped_shards=0,
+            expected_bytes=512 if index else None,
+        )
+        for index, (start, end) in enumerate(pairwise(bounds))
+    ]
+    movement = OperatorMovement(uid="totals", state_bytes=4096, moved_bytes=2048, subtasks=parts, skew_ratio=1.25)
     return PlanAnswer(
         job_id="j",
         compatible=True,
@@ -274,6 +302,8 @@ def plan_to(parallelism: int) -> dict[str, Any]:
         sources=[],
         sinks=[],
         settings=[],
-        movement=MovementPlan(checkpoint_location=None, same_host=True, state_bytes=0, moved_bytes=0, operators=[]),
+        movement=MovementPlan(
+            checkpoint_location=None, same_host=False, state_bytes=4096, moved_bytes=2048, operators=[movement]
+        ),
         downtime=DowntimePlan(expected_ms=1000 * parallelism, reason=None, samples_ms=[1000 * parallelism]),
     ).model_dump(mode="json")

@@ -14,12 +14,13 @@ from keyscale.api.web.app import deliveries_of
 from keyscale.clock import now_ms
 from keyscale.db.repositories import jobs
 from keyscale.vocabulary import HTTP_CHANNELS
-from tests.pages.opening import HOSTILE_NAME, open_page
+from tests.pages.opening import HOSTILE_NAME, NONE, open_page
+from tests.support.control_plane.driverless_platform import SCRIPT
 from tests.support.servers.browser import faults_of_access
 from tests.support.servers.webhook_receiver import webhook_receiver
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, Route
+    from playwright.sync_api import FilePayload, Page, Route
 
     from tests.support.control_plane.driverless_platform import Platform
 
@@ -37,6 +38,26 @@ def test_a_long_name_hides_nothing_of_the_artifacts_in_a_narrow_window(page: Pag
     table = page.get_by_role("group", name="Table of artifacts")
     assert table.evaluate("table => table.scrollWidth - table.clientWidth") == 0
     platform.api.delete(f"/v1/jobs/{long}")
+
+
+def test_a_file_is_uploaded_and_deleted_on_the_page(page: Page, platform: Platform) -> None:
+    open_page(page, platform, "/ui/artifacts")
+    page.route("**/v1/artifacts", lambda route: route.fulfill(status=413, json={"detail": "it is <b>too large</b>"}))
+    file, message = page.locator("#file"), page.locator("#message")
+    spare: FilePayload = {"name": "spare.py", "mimeType": "text/x-python", "buffer": SCRIPT + b"# spare\n"}
+    file.set_input_files(spare)
+    expect(message).to_have_text("it is <b>too large</b>")
+    page.unroute("**/v1/artifacts")
+    file.set_input_files(spare)
+    expect(message).to_have_text("spare.py: uploaded.")
+    row = page.locator("#artifacts tr").filter(has_text="spare.py")
+    expect(row.locator("[data-column='Version']")).to_have_text("1")
+    expect(row.locator("[data-column='Size']")).to_have_text(f"{len(spare['buffer'])} B")
+    expect(row.locator("[data-column='Used by']")).to_have_text(NONE)
+    row.get_by_role("button", name="Delete…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete the artifact").click()
+    expect(message).to_have_text("spare, version 1: deleted.")
+    expect(row).to_have_count(0)
 
 
 def test_the_system_page_lists_the_replicas_and_the_secrets(page: Page, platform: Platform) -> None:
