@@ -114,10 +114,10 @@ class Stamps(KeyedCoProcessFunction):
     """Emits the time of each record, with its stream."""
 
     def process_element1(self, row: Row, context: ProcessContext) -> Iterator[tuple[Any, ...]]:
-        yield context.current_key, "first", context.timestamp
+        yield row.order, "first", context.timestamp
 
     def process_element2(self, row: Row, context: ProcessContext) -> Iterator[tuple[Any, ...]]:
-        yield context.current_key, "second", context.timestamp
+        yield row.paid_for, "second", context.timestamp
 
 
 @pytest.mark.parametrize(("timestamp", "seen"), [("paid_at", 70), (None, None)])
