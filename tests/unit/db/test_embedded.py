@@ -238,3 +238,50 @@ def test_a_server_that_has_died_is_started_until_it_lives_again(monkeypatch: pyt
     keeper.close()
     assert starts == ["start", "start"]
     assert not keeper._thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "text", "check", "error"),
+    [
+        (0, "done", "", True, None),
+        (3, "no server is running", "", False, None),
+        (1, "no space left", "", True, "initdb failed: no space left\nthe end of the log"),
+        (0, "ERROR:  syntax error", "", True, None),
+        (0, "ERROR:  syntax error", "ALTER ROLE", True, "initdb failed: ERROR:  syntax error\nthe end of the log"),
+    ],
+)
+def test_a_program_runs_apart_from_the_terminal_and_says_why_it_failed(  # noqa: PLR0917 - a table
+    server: EmbeddedPostgres,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    said: str,
+    text: str,
+    check: bool,
+    error: str | None,
+) -> None:
+    given: dict[str, Any] = {}
+
+    def run(command: list[str], **options: Any) -> SimpleNamespace:
+        given.update(options, command=command, text=options["stdin"].read().decode())
+        options["stdout"].write(f"  {said}\n".encode())
+        return SimpleNamespace(returncode=code)
+
+    account = SimpleNamespace(pw_uid=4711, pw_gid=4712)
+    monkeypatch.setattr(embedded, "_unprivileged_user", lambda: account)
+    monkeypatch.setattr(embedded, "programs", lambda: server.root / "bin")
+    monkeypatch.setattr(embedded, "subprocess", SimpleNamespace(run=run))
+    server.root.mkdir()
+    (server.root / "log").write_text("the end of the log")
+    if error is None:
+        assert server._run("initdb", "-D", "x", check=check, text=text) == code
+    else:
+        with pytest.raises(EmbeddedPostgresError) as failed:
+            server._run("initdb", "-D", "x", check=check, text=text)
+        assert str(failed.value) == error
+    assert given["command"] == [f"{server.root}/bin/initdb", "-D", "x"]
+    assert (given["text"], given["user"], given["group"], given["extra_groups"]) == (text, 4711, 4712, [])
+    assert (given["start_new_session"], given["env"]["TZ"], given["env"].keys()) == (
+        True,
+        "UTC",
+        {"PATH", "LC_ALL", "TZ"},
+    )

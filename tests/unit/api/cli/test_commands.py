@@ -667,7 +667,7 @@ def test_an_operation_is_waited_for_no_longer_than_its_limit(asked: ControlPlane
     asked.answers["GET /v1/operations/o"] = [{**OPERATION, "status": "IN_PROGRESS"}]
     answer = keyscale("operations", "watch", "o", "--timeout", "0")
     assert answer.exit_code == 3, answer.stdout
-    assert "STOP is still IN_PROGRESS" in answer.stderr.replace("\n", " ")
+    assert "after 0 s STOP is still IN_PROGRESS" in answer.stderr.replace("\n", " ")
 
 
 def test_a_start_is_waited_for_no_longer_than_its_limit(asked: ControlPlane) -> None:
