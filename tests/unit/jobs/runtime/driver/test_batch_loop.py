@@ -450,3 +450,12 @@ def test_a_query_that_starts_has_waited_for_no_input_before(
     batches[0]("frame", 0)
     (batch,) = job.status.heartbeat().metrics.recent_batches
     assert (batch.wait_ms, job.runner.calls[0]) == (3000, "run frame after -1")
+
+
+def test_a_batch_of_spark_without_records_is_a_batch_with_input(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = job.runner.run
+    monkeypatch.setattr(job.runner, "run", lambda *given, **named: replace(run(*given, **named), input_records=0))
+    job.begin(0)
+    metrics = job.status.heartbeat().metrics
+    assert (metrics.batches, metrics.input_batches, metrics.input_records) == (1, 1, 0)
+    assert job.status.has_looked_for_input

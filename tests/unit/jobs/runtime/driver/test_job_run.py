@@ -585,3 +585,12 @@ def test_commands_outlast_a_run_and_the_ends_of_its_thread_do_not() -> None:
         commands.put(command)
     job_run.forget_ends(commands)
     assert [commands.get_nowait() for _ in range(commands.qsize())] == [first, second]
+
+
+def test_a_standby_that_is_stopped_while_its_targets_are_checked_asks_for_nothing(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Checks, "run", lambda _: run._outcome_box.give(RunOutcome(DriverState.STOPPED)))
+    standby, beats, executed = play_standby(run, monkeypatch, run._assignment)
+    assert (standby.asked, standby.rehearsals, executed) == (0, 0, [])
+    assert beats[-1] == "STOPPED"
