@@ -126,6 +126,7 @@ def attempts(client: httpx.Client) -> list[int]:
     return [one["number"] for one in client.get("/v1/jobs/flights/attempts").json()["attempts"]]
 
 
+@pytest.mark.real
 def test_while_the_store_is_away_a_savepoint_is_not_taken_for_missing(
     client: httpx.Client, advance: Callable[[Store], None]
 ) -> None:
@@ -324,6 +325,7 @@ def upgrade(
     return Upgrade(context, client, leadership, job, tmp_path / "local")
 
 
+@pytest.mark.real
 def test_an_upgrade_whose_drivers_die_is_rolled_back(context: Context, client: httpx.Client, upgrade: Upgrade) -> None:
     upgrade.state.start(2, upgrade.savepoint)
     upgrade.advance(context.store)

@@ -122,11 +122,12 @@ def declaring(uid: str, *descriptors: StateDescriptor) -> ProgramAnswer:
             (True, False),
             marks=pytest.mark.real,
         ),
-        (
+        pytest.param(
             declaring("count", replace(COUNT, ttl=Ttl(1000))),
             {"count": "KEPT"},
             {"count": "MIGRATED"},
             (True, False),
+            marks=pytest.mark.real,
         ),
         (
             declaring("count", ValueStateDescriptor("count", pa.string())),

@@ -85,6 +85,7 @@ def test_sign_out_ends_the_session_in_the_database_so_that_a_copy_of_the_cookie_
     assert anonymous.get("/v1/jobs", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
+@pytest.mark.real
 def test_a_session_expires_and_is_deleted_at_a_later_sign_in(
     anonymous: httpx.Client, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_session_ends_with_its_token(anonymous: httpx.Client, context: Context
     assert anonymous.get("/v1/jobs").json()["code"] == code
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("is_tokens_end_first", [False, True])
 def test_a_user_of_a_session_is_known_until_the_session_or_its_token_ends(
     anonymous: httpx.Client, context: Context, is_tokens_end_first: bool
@@ -135,6 +137,7 @@ def test_a_session_has_the_role_and_scope_of_its_token(anonymous: httpx.Client, 
     assert anonymous.get("/v1/tokens").json()["code"] == "ROLE_TOO_LOW"
 
 
+@pytest.mark.real
 def test_a_form_of_another_site_cannot_sign_a_user_in_or_out(anonymous: httpx.Client, context: Context) -> None:
     for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         for path in ("/ui/login", "/ui/logout"):
@@ -143,6 +146,7 @@ def test_a_form_of_another_site_cannot_sign_a_user_in_or_out(anonymous: httpx.Cl
     assert kinds(context) == ["ACCESS_DENIED"] * 4
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("state", ["wrong", "expired", "revoked"])
 def test_a_token_that_is_not_valid_begins_no_session_and_the_page_says_why(
     anonymous: httpx.Client, context: Context, state: str
