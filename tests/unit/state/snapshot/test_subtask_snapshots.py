@@ -150,6 +150,11 @@ def test_a_savepoint_copies_the_files_that_the_store_has_and_uploads_those_that_
     uploaded.clear()
     upload_snapshot(local_snapshot(tmp_path / "again"), store, layout, {}, copies=copies)
     assert sorted(uploaded) == ["2.sst", "CURRENT", "operator-state"], "a checkpoint may copy them, too"
+    uploaded.clear()
+    known = {one: "other/savepoints/x/files/1"}
+    handle = upload_snapshot(local_snapshot(tmp_path / "known"), store, layout, known, "t", copies={}).handle
+    assert sorted(uploaded) == ["2.sst", "CURRENT", "operator-state"], "known files are copied, too"
+    assert all(file.path.startswith("job/savepoints/t/") for file in handle.files())
 
 
 def test_a_snapshot_without_operator_state_has_none(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.operator_state.backend import Distribution, OperatorStateSnapshot, StoredOperatorState
 from keyscale.state.operator_state.operator_files import read_operator_state
 from keyscale.state.serializers.key_columns import EncodedColumn
+from keyscale.state.writing import subtask_writer
 from keyscale.state.writing.changed_subtask import store_changed
+from keyscale.state.writing.entry_sorter import EntrySorter
 from keyscale.state.writing.new_savepoint import NewSavepoint
 from keyscale.state.writing.row_encoder import KeyHashing, RowsInvalidError, StoredEntries
 from keyscale.state.writing.subtask_writer import NewSubtask, SubtaskWriter
@@ -111,6 +113,23 @@ def test_a_subtask_may_have_operator_state_alone_or_nothing(savepoint: NewSavepo
     assert alone.operator_state_file is not None
     nothing = write(savepoint, tmp_path / "scratch", schema=None, operator_state=OperatorStateSnapshot())
     assert nothing.operator_state_file is None
+
+
+def test_the_states_of_a_subtask_share_the_memory_for_their_entries(
+    savepoint: NewSavepoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[str, KeyGroupRange, int]] = []
+
+    class Noted(EntrySorter):
+        def __init__(self, family: str, scratch: Path, key_groups: KeyGroupRange, memory_bytes: int) -> None:
+            given.append((family, key_groups, memory_bytes))
+            super().__init__(family, scratch, key_groups, memory_bytes)
+
+    monkeypatch.setattr(subtask_writer, "EntrySorter", Noted)
+    with SubtaskWriter(NewSubtask(savepoint, "count", SCHEMA, 1, OWN), tmp_path / "scratch", 1_001) as writer:
+        for family in ("t", "a", "t"):
+            writer.add(family, stored(ENTRIES[family]))
+    assert given == [("t", OWN, 500), ("a", OWN, 500)], "one state and timers"
 
 
 def test_two_entries_of_one_key_are_refused_and_leave_no_scratch_files(savepoint: NewSavepoint, tmp_path: Path) -> None:
