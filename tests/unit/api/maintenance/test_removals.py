@@ -150,6 +150,30 @@ def test_a_pass_that_finds_nothing_reports_nothing(objects: ObjectsPass, databas
     assert database.events[0]["savepoints"] == [f"file:///store/{PATHS[0].format('job')}"]
 
 
+def test_a_pass_is_told_as_a_whole_and_so_is_a_failure(objects: ObjectsPass, database: Database) -> None:
+    objects.result = deleted(1, 2048, 3, (PATHS[0].format("job"), PATHS[1].format("job")))
+    objects.run()
+    kept = [f"file:///store/{path.format('job')}" for path in PATHS]
+    of_event = {"job_id": "job", "at_ms": DELETED_MS, "store_url": "file:///store"}
+    assert database.events.pop() == {
+        **of_event,
+        "kind": "JOB_OBJECTS_DELETED",
+        "message": "deleted 1 object of flights, 2.0 KiB; kept 2 savepoints",
+        "objects": 1,
+        "size_bytes": 2048,
+        "unfinished_writes": 3,
+        "savepoints": kept,
+    }
+    objects.result, objects.row.due_at_ms = OSError("away"), DELETED_MS
+    objects.run()
+    assert database.events.pop() == {
+        **of_event,
+        "kind": "JOB_OBJECTS_KEPT",
+        "message": "the objects of flights cannot be deleted; this is tried again",
+        "failure_code": "OSError",
+    }
+
+
 def test_a_job_that_keeps_its_objects_loses_its_rows_alone(objects: ObjectsPass, database: Database) -> None:
     objects.row.keep_objects, database.rows_left = True, 2
     assert objects.run()
