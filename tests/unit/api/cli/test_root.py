@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
+from typing import Any
 
 import click
+import pytest
 
+from keyscale.api.cli import batch_replay, control_plane, root
 from keyscale.api.cli.root import advice_of_command_line, keyscale, main
+from keyscale.client.errors import JobFileError, OperationFailedError, WaitTimeoutError
+from keyscale.errors import KeyscaleError
 from keyscale.installation import VERSION
 from tests.support.error_trees import error_classes
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_the_version_is_that_of_the_installation(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,3 +47,59 @@ def test_advice_on_the_command_line_has_no_words_of_http() -> None:
 
 def test_advice_for_requests_alone_is_shown_as_it_is() -> None:
     assert advice_of_command_line("GET /v1/openapi.json lists every path.") == "GET /v1/openapi.json lists every path."
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (None, 0),
+        ("text", 0),
+        (4, 4),
+        (click.exceptions.Exit(7), 7),
+        (click.Abort(), 130),
+        (KeyboardInterrupt(), 130),
+        (click.UsageError("wrong"), 2),
+        (JobFileError("a line is wrong"), 2),
+        (WaitTimeoutError("it is late"), 3),
+        (OperationFailedError("it failed"), 1),
+    ],
+)
+def test_each_end_of_a_command_has_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], outcome: object, code: int
+) -> None:
+    def run(**given: object) -> object:
+        assert given == {"args": ["jobs", "list"], "prog_name": "keyscale", "standalone_mode": False}
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(root.keyscale, "main", run)
+    assert root.main(["jobs", "list"]) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert (printed.err != "") == isinstance(outcome, (click.UsageError, KeyscaleError))
+
+
+def test_the_replay_takes_the_place_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[Any] = []
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    monkeypatch.setattr(batch_replay.os, "execve", lambda *of: became.append(of))
+    batch_replay.become(Path("/run/request.json"))
+    [(program, command, environment)] = became
+    assert (program, command) == (sys.executable, [sys.executable, "-m", batch_replay.MODULE, "/run/request.json"])
+    assert environment["PYTHONPATH"].split(":")[-1] == "/mine"
+    assert environment["PYTHONSAFEPATH"] == "1"
+
+
+def test_up_becomes_the_control_plane_with_the_options_in_its_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    became: list[Any] = []
+    for name in ("KEYSCALE_HOST", "KEYSCALE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(control_plane.os, "execve", lambda *of: became.append(of))
+    assert root.main(["--home", str(tmp_path), "up", "--port", "0"]) == 0
+    [(program, command, environment)] = became
+    assert (program, command) == (sys.executable, [sys.executable, "-P", "-m", "keyscale.api.web"])
+    assert (environment["KEYSCALE_HOME"], environment["KEYSCALE_PORT"]) == (str(tmp_path), "0")
+    assert "KEYSCALE_HOST" not in environment
