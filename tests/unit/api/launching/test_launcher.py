@@ -297,6 +297,19 @@ def test_a_token_is_made_once_and_only_its_owner_can_read_it(launcher: Launcher,
     assert not token.exists()
 
 
+def test_a_run_is_of_the_database_whose_key_has_made_its_token(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, store_url="file:///store")
+    own, other = (Launcher(settings, read_key=lambda key=key: key) for key in ("own", "other"))
+    for number in (1, 2):
+        own.prepare("job", number)
+    assert (own.is_of_this_database("job", 1), other.is_of_this_database("job", 1)) == (True, False)
+    tokens = [tmp_path / "runs" / "job" / str(number) / "token" for number in (1, 2)]
+    tokens[0].write_text(tokens[1].read_text())
+    assert (own.is_of_this_database("job", 1), own.is_of_this_database("job", 2)) == (False, True)
+    tokens[1].unlink()
+    assert not own.is_of_this_database("job", 2)
+
+
 def test_the_files_that_a_killed_driver_leaves_are_deleted_with_its_run(launcher: Launcher, tmp_path: Path) -> None:
     launcher.prepare("job", 1)
     run = tmp_path / "runs" / "job" / "1"

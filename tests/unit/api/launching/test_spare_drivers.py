@@ -20,6 +20,7 @@ from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.processes import ProcessState, read_supervisor
 from keyscale.api.launching.spare_drivers import Spare, SpareDrivers
 from keyscale.api.launching.spare_supervisor import Driver
+from keyscale.api.launching.supervisor import DRIVER_USER_VARIABLE
 from keyscale.api.settings import Settings
 from keyscale.db.models import Attempt
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
@@ -278,6 +279,23 @@ def test_a_spare_that_cannot_take_its_run_is_ended_and_the_next_one_takes_the_ru
     supervisors["d"].returncode = 3
     assert (spares.living(), spares.failures) == ([], 1), "a spare that ends by itself is noticed once"
     assert (spares.living(), spares.failures, removed[1:]) == ([], 1, [32 * "d"])
+
+
+def test_the_spares_of_a_deleted_jobs_user_end_and_all_others_wait_on(tmp_path: Path) -> None:
+    spares = SpareDrivers(tmp_path, cast("Any", SimpleNamespace(remove=lambda _: None)))
+    users = {"a": "5:6:7", "b": "6:5:7", "c": None, "d": "5:5"}
+    for letter, user in users.items():
+        pattern = StartPattern((), frozenset() if user is None else frozenset({(DRIVER_USER_VARIABLE, user)}))
+        directory = tmp_path / (letter * 32)
+        directory.mkdir()
+        spares._spares.append(Spare(directory.name, directory, pattern, cast("Any", PlayedSupervisor()), 0.0))
+    spares.end_of_user(5)
+    assert [spare.name[0] for spare in spares.living()] == ["b", "c"]
+    assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["b", "c"]
+    spares.sweep({"b" * 32})
+    assert [path.name[0] for path in tmp_path.iterdir()] == ["b"]
+    spares.end_all()
+    assert (spares.living(), spares.has_directories) == ([], False)
 
 
 def test_spares_end_with_their_control_plane(launcher: Launcher, tmp_path: Path) -> None:
