@@ -418,6 +418,10 @@ def test_a_restore_is_still_pending_unless_the_log_has_its_attempt(  # noqa: PLR
         record_of(store, job),
         restore=RecordedRestore("once", "REWIND", moved, "CLAIM", allow_non_restored_state=True),
         origins=(RecordedOrigin(moved, "CLAIM"),),
+        created_at_ms=4,
+        revised_at_ms=5,
+        revised_by="ann",
+        message="a reason",
     )
     write_job_record(store, pending)
     lose_database()
@@ -441,7 +445,9 @@ def test_a_restore_is_still_pending_unless_the_log_has_its_attempt(  # noqa: PLR
         row = jobs.find(session, job["id"])
         assert row is not None
         assert (row.restore, row.rewound_to, row.rewound_by) == (None, location, 1)
-        assert revisions.current(session, row).number == 1
+        revision = revisions.current(session, row)
+        told = (revision.number, revision.created_at_ms, revision.created_by, revision.message)
+        assert (row.created_at_ms, told) == (4, (1, 5, "ann", "a reason"))
 
 
 def test_a_store_that_does_not_answer_is_said_and_a_wrong_url_is_refused(
