@@ -187,6 +187,27 @@ def test_keys_of_a_file_that_is_ingested_after_the_filter_has_grown_are_found(tm
     engine.close()
 
 
+def test_keys_that_were_beyond_a_filter_when_their_file_was_written_are_found(tmp_path):
+    plain = RocksDbEngine(tmp_path / "store")
+    insert(plain, keys_of(0, 40))
+    plain.flush()
+    plain.close()
+    engine = FilteredEngine(tmp_path / "store")
+    absent = [key + b"x" for key in keys_of(0, 20)]
+    for _ in range(2):
+        assert engine.get_many(FAMILY, absent) == [None] * 20
+    covered = engine._filters[FAMILY].covered
+    assert covered is not None
+    assert covered < keys_of(5000, 5001)[0], "the filter has only the first keys"
+    engine.write_sorted_file(run_of(keys_of(5000, 5010)), tmp_path / "late.sst")
+    for _ in range(6):
+        engine.get_many(FAMILY, absent)
+    assert engine._filters[FAMILY].covered is None
+    engine.ingest(FAMILY, [tmp_path / "late.sst"])
+    assert engine.get_many(FAMILY, keys_of(5000, 5020)) == [b"v"] * 10 + [None] * 10
+    engine.close()
+
+
 def test_a_filter_that_spares_little_is_dropped_until_most_keys_are_absent(tmp_path, looked_up):
     engine = filtered(tmp_path / "store")
     for _ in range(4):

@@ -11,7 +11,7 @@ import pytest
 
 from keyscale.identifiers import Attempt, JobId, SubtaskIndex
 from keyscale.state.documents.manifest import FileHandle, SnapshotHandle, read_manifest
-from keyscale.state.errors import DescriptorError
+from keyscale.state.errors import DescriptorError, StateSchemaMismatchError
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.log.resolution import HistoryError, files_after, resolve
@@ -52,6 +52,40 @@ def test_a_broadcast_map_restores_keys_that_are_lists() -> None:
 def test_a_broadcast_map_refuses_keys_with_structs(key_type: pa.DataType) -> None:
     with pytest.raises(DescriptorError, match="cannot be or contain structs"):
         OperatorStateBackend().broadcast_state(MapStateDescriptor("m", key_type, pa.string()))
+
+
+def test_a_redistributed_state_counts_as_restored_until_it_is_stored() -> None:
+    earlier = OperatorStateBackend()
+    earlier.list_state(SPLIT).add(1)
+    before = earlier.snapshot()
+    restored = OperatorStateBackend(before, before)
+    assert restored.is_restored
+    assert restored.changed() == before, "it is stored although no function has changed it"
+    assert (restored.is_restored, restored.changed()) == (False, None)
+    restored.list_state(SPLIT).add(2)
+    assert not restored.is_restored
+    stored = restored.changed()
+    assert stored is not None
+    assert len(stored.states["split"].items) == 2
+    own = OperatorStateBackend(before)
+    assert (own.is_restored, own.changed(), own.list_state(SPLIT).get()) == (False, None, [1])
+    own.list_state(SPLIT).add(2)
+    assert not own.is_restored
+
+
+def test_a_declaration_of_another_kind_or_type_of_one_name_is_refused() -> None:
+    backend = OperatorStateBackend()
+    rules, split = backend.broadcast_state(RULES), backend.list_state(SPLIT)
+    assert (backend.broadcast_state(RULES), backend.list_state(SPLIT)) == (rules, split)
+    for use in (
+        lambda: backend.broadcast_state(MapStateDescriptor("rules", pa.string(), pa.string())),
+        lambda: backend.broadcast_state(MapStateDescriptor("split", pa.string(), pa.int64())),
+        lambda: backend.union_list_state(SPLIT),
+        lambda: backend.list_state(ListStateDescriptor("split", pa.string())),
+        lambda: backend.list_state(ListStateDescriptor("rules", pa.int64())),
+    ):
+        with pytest.raises(StateSchemaMismatchError, match="declared twice"):
+            use()
 
 
 @pytest.fixture
