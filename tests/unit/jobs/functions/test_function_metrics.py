@@ -41,6 +41,15 @@ def test_a_gauge_has_its_last_value_and_its_fold() -> None:
     assert metrics.series() == (UserSeries("shop", "age", GAUGE, {}, (2,), (), SMALLEST),)
 
 
+def test_each_series_with_labels_has_the_fold_and_the_buckets_of_its_metric() -> None:
+    metrics = FunctionMetrics("op")
+    metrics.gauge("level", fold="smallest", labels=["pipe"]).labels(pipe="a").set(3)
+    metrics.histogram("size", labels=["pipe"], buckets=[1, 5]).labels(pipe="a").observe(5)
+    level, size = metrics.series()
+    assert (level.labels, level.values, level.fold, level.bounds) == ({"pipe": "a"}, (3,), SMALLEST, ())
+    assert (size.labels, size.values, size.fold, size.bounds) == ({"pipe": "a"}, (5, 0, 1, 0), None, (1.0, 5.0))
+
+
 def test_metrics_that_the_function_does_not_use_have_no_series() -> None:
     metrics = FunctionMetrics("shop")
     metrics.counter("orders", labels=["currency"]).labels(currency="EUR")
