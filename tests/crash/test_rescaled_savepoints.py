@@ -46,7 +46,7 @@ def test_a_job_rescaled_from_2_to_3_to_5_to_1_has_the_same_state_before_and_afte
         if savepoint is not None:
             moved = take_savepoint(driver, f"moved-{step}")
             assert state_of(moved, job.home) == state_of(savepoint, job.home)
-            assert subtasks_of(moved, job.home) <= parallelism
+            assert subtasks_of(moved) <= parallelism
         known = files[: FILES_A_STEP * (step + 1)]
         deliver(job, known[-FILES_A_STEP:])
         driver.wait_for(lambda known=known: len(list(sink_batches(job.output))) == len(known), "the step's output")
