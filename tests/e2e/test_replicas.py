@@ -147,7 +147,7 @@ def test_a_control_plane_that_knows_only_the_database_and_the_store_carries_on_e
         is_on_cluster = where != "files and local Spark"
         if is_on_cluster:
             bucket = RestartableS3Server()
-            kept.callback(bucket.stop)
+            kept.callback(bucket.go_away)
             shared |= {"KEYSCALE_STORE_URL": f"s3://{bucket.server.new_bucket()}/jobs", **bucket.server.variables}
         else:
             shared["KEYSCALE_STORE_URL"] = (directory / "store").as_uri()
