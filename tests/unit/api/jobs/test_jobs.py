@@ -217,6 +217,12 @@ def test_a_start_that_waits_for_its_turn_has_a_place_among_those_of_all_jobs(
     assert all(place in item.message for place, item in zip(places, health, strict=True))
 
 
+def test_a_start_of_a_job_that_is_down_comes_before_the_change_of_a_job_that_runs(shown: Any) -> None:
+    unlaunched = [("running", 2, AttemptStage.STANDBY, 50, 8), ("job", 4, AttemptStage.ACTIVE, 100, 9)]
+    [reason] = shown(overview(attempt(driver_state=None)), unlaunched).status.health.reasons
+    assert "in place 1 of 2" in reason.message
+
+
 @pytest.mark.parametrize(
     ("columns", "kind", "is_told"),
     [

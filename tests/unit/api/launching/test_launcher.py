@@ -341,6 +341,20 @@ def test_a_missing_program_is_a_dead_driver_with_a_reason(launcher: Launcher, at
     assert b"cannot be started" in log_of(launcher, 1)
 
 
+def test_the_spares_and_strays_of_a_deleted_jobs_user_end(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "job" / "state").mkdir(parents=True)
+    steps: list[Any] = []
+    monkeypatch.setattr(launching, "owner_of", {tmp_path / "runs" / "job" / "state": JOB_USER}.get)
+    monkeypatch.setattr(launcher.spares, "end_of_user", lambda uid: steps.append(("spares", uid)))
+    monkeypatch.setattr(launching, "strays_of", lambda uid: ("strays", uid))
+    monkeypatch.setattr(launching, "kill_all", steps.append)
+    launcher.forget("job")
+    assert steps == [("spares", JOB_USER), ("strays", JOB_USER)]
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
 def test_a_deleted_jobs_local_files_are_deleted_on_every_disk(launcher: Launcher, tmp_path: Path) -> None:
     disk = tmp_path / "disk" / "job" / "attempt-1" / "totals" / "subtask-0"
     disk.mkdir(parents=True)

@@ -146,4 +146,8 @@ def test_what_no_run_uses_is_deleted_a_day_later(cache: LibraryCache, artifacts:
     cache.sweep({libraries[0].sha256})
     left = {path.name for path in (tmp_path / "libraries").iterdir()}
     assert left == {libraries[0].sha256, libraries[2].sha256}, "the one in use, and the one that is new"
+    os.utime(tmp_path / "libraries" / libraries[2].sha256, (old, old))
+    cache.place(libraries[2:])
+    cache.sweep(())
+    assert {path.name for path in (tmp_path / "libraries").iterdir()} == {libraries[2].sha256}, "used again just now"
     assert UNUSED_S > 3600
