@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
 
-pytestmark = pytest.mark.either_database
+pytestmark = pytest.mark.real
 
 SECRET = "of-the-orders"  # noqa: S105 - the value that tests give it
 LISTS = ("attempts", "exceptions", "operations", "checkpoints", "events", "series", "platform")
@@ -69,7 +69,6 @@ def test_a_bundle_has_each_part_and_no_secret(client: httpx.Client, indiscreet: 
     assert found["log.txt"] == "first\nthe key is *****\nlast\n"
 
 
-@pytest.mark.real
 def test_a_bundle_names_what_cannot_be_read(client: httpx.Client, job: dict[str, Any]) -> None:
     found = unpacked(client.get(f"/v1/jobs/{job['name']}/bundle").content)
     assert list(json.loads(found["missing.json"])) == ["threads", "log"], "the job has never been started"

@@ -156,6 +156,7 @@ def test_a_driver_and_the_audit_trail_get_the_arguments_of_the_kind(looked: Look
         looked.report(asked["id"])
 
 
+@pytest.mark.real
 def test_wrong_requests_are_refused_with_the_reason(looked: Looked, job: dict[str, Any]) -> None:
     for _ in range(service.IN_PROGRESS_MAX):
         looked.request()

@@ -119,6 +119,7 @@ def test_mails_and_other_messages_are_sent_apart(
     assert "FUNCTION_FAILED" in mails.received[0]
 
 
+@pytest.mark.real
 def test_a_mail_that_the_server_refuses_is_tried_again(
     client: httpx.Client, job: dict[str, Any], mails: MailReceiver, outbox: Outbox
 ) -> None:
@@ -274,6 +275,7 @@ def test_an_event_that_is_rolled_back_notifies_nobody(
     assert delivered(client, subscription) == []
 
 
+@pytest.mark.real
 def test_a_private_target_is_refused_when_it_is_sent_to(
     client: httpx.Client, receiver: WebhookReceiver, outbox: Outbox
 ) -> None:
