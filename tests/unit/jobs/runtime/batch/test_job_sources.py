@@ -52,7 +52,7 @@ def source(number: int, uid: str, *leaves: Any, rows: tuple[dict[str, Any], ...]
     frame = frame_of(*rows)
     found = SimpleNamespace(size=lambda: len(leaves), apply=lambda at: leaves[at])
     plan = SimpleNamespace(analyzed=lambda: SimpleNamespace(collectLeaves=lambda: found))
-    frame._jdf = SimpleNamespace(queryExecution=lambda: plan)
+    vars(frame).update(_jdf=SimpleNamespace(queryExecution=lambda: plan))
     return SourceNode(NodeId(number), frame, SCHEMA, OperatorUid(uid))
 
 
