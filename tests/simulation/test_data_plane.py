@@ -12,7 +12,7 @@ from tests.support.short_form import short_form
 
 SEEDS = (*range(10), 32)  # in 32 the job loses every checkpoint
 LIVE_SEED = 10  # in it a driver opens its next attempt
-FEW_CRASHES, MORE_CRASHES = 3, 6
+FEW_CRASHES, MORE_CRASHES = 2, 6
 """So many steps of each kind are tried; the command tries all."""
 
 

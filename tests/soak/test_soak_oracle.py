@@ -17,6 +17,7 @@ from tests.soak.soak_objects import JobObjects
 from tests.soak.soak_shop import folded
 from tests.soak.soak_truth import COUNTED, COUNTERS, Observation, Truth, judge
 from tests.support.servers.faulty_s3_server import Fault, FaultyS3Server
+from tests.support.short_form import short_form
 from tests.support.state.state_job import JOB, StateJob
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3Serv
     server.stop()
 
 
-@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("fault", short_form(Fault, [Fault.LOST_ANSWERS, Fault.CUT_ANSWERS, Fault.REPEATED_REQUESTS]))
 def test_the_history_has_each_entry_once_whatever_becomes_of_the_answers(
     s3: FaultyS3Server, tmp_path: Path, fault: Fault
 ) -> None:

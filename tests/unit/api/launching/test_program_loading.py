@@ -109,7 +109,7 @@ def test_an_answer_that_the_program_has_written_itself_is_no_declaration(
         load("")
 
 
-@pytest.mark.parametrize("stay_s", [0, 600])
+@pytest.mark.parametrize("stay_s", [0, pytest.param(600, marks=pytest.mark.real)])  # 600 waits for a time limit
 def test_processes_that_a_program_leaves_in_a_session_of_their_own_are_killed(
     load: Callable[..., None], stay_s: int
 ) -> None:
