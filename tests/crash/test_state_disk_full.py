@@ -24,6 +24,7 @@ def may_mount() -> bool:
     )
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not may_mount(), reason="a small disk of its own needs user namespaces")
 def test_a_batch_on_a_full_disk_fails_cleanly_and_runs_again(tmp_path: Path) -> None:
     local_root, store = tmp_path / "local", tmp_path / "store"

@@ -103,6 +103,7 @@ def test_what_a_test_has_left_ends_with_pytest_and_is_named(
     assert not psutil.pid_exists(first)
 
 
+@pytest.mark.real
 def test_the_processor_time_of_a_process_without_a_parent_counts(project: Path) -> None:
     (project / "test_tree.py").write_text(BURN)
     counted = processor_seconds(project)
