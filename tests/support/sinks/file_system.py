@@ -143,14 +143,14 @@ class TableFrame:
     def mapInArrow(  # noqa: N802 - Spark's name
         self, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str
     ) -> MappedFrame:
-        return MappedFrame(((self, function),))
+        return MappedFrame(((self.partitions, function),))
 
 
 @dataclass(frozen=True, slots=True)
 class MappedFrame:
     """Frames whose partitions go through functions when they are collected."""
 
-    parts: tuple[tuple[TableFrame, Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]], ...]
+    parts: tuple[tuple[tuple[pa.Table, ...], Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]], ...]
 
     def union(self, other: MappedFrame) -> MappedFrame:
         return MappedFrame(self.parts + other.parts)
@@ -158,8 +158,8 @@ class MappedFrame:
     def collect(self) -> list[Any]:
         """Runs all tasks, as those that run side by side do not wait for each other; raises the first failure."""
         rows, failures = [], []
-        for frame, function in self.parts:
-            for table in frame.partitions:
+        for tables, function in self.parts:
+            for table in tables:
                 try:
                     rows += [row for batch in function(iter(table.to_batches())) for row in batch.to_pylist()]
                 except Exception as failure:  # noqa: BLE001 - raised below

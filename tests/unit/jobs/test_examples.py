@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StructField
+from pyspark.sql.types import LongType, StructField, StructType
 
 from keyscale import FileSink, SessionWindows, SlidingWindows, StreamEnvironment, TimeDomain, Ttl, TumblingWindows
 from keyscale.jobs.examples import access_log, bills, flights, nexmark, page_views
@@ -22,8 +22,8 @@ from keyscale.jobs.streams import environment, streams
 from keyscale.jobs.testing.harness import OperatorHarness
 from keyscale.jobs.transform_with_state.ddl import parse_columns
 from tests.support.sinks.driver import Host
-from tests.support.sinks.row_frame import RowFrame, RowSession
 from tests.support.spark import played_columns
+from tests.support.spark.played_frame import PlayedFrame, PlayedSession
 
 if TYPE_CHECKING:
     from keyscale import Row
@@ -258,12 +258,12 @@ class Reads:
         self.settings[name] = value
         return self
 
-    def json(self, path: str) -> RowFrame:
+    def json(self, path: str) -> PlayedFrame:
         self.settings["path"] = path
         return SESSION.createDataFrame([], parse_columns(self.columns))
 
 
-SESSION = RowSession(Host())
+SESSION = PlayedSession(Host())
 PARAMETERS = {"input": "/in", "output": "/out"}
 
 
@@ -279,22 +279,23 @@ def _no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "F", played_columns)
     # The types of calculated columns are Spark's matter: here they are whole numbers.
     monkeypatch.setattr(
-        RowFrame,
+        PlayedFrame,
         "withColumn",
         lambda frame, name, _: replace(
             frame,
-            columns=list(dict.fromkeys([*frame.columns, name])),
-            fields={**frame.fields, name: StructField(name, LongType())},
+            schema=StructType(
+                [*({each.name: each for each in frame.schema} | {name: StructField(name, LongType())}).values()]
+            ),
         ),
     )
-    monkeypatch.setattr(RowFrame, "where", filtered)
+    monkeypatch.setattr(PlayedFrame, "where", filtered)
 
 
 CONDITIONS: list[str] = []
 EXPRESSIONS: list[str] = []
 
 
-def filtered(frame: RowFrame, condition: str) -> RowFrame:
+def filtered(frame: PlayedFrame, condition: str) -> PlayedFrame:
     CONDITIONS.append(condition)
     return frame
 

@@ -15,7 +15,8 @@ from keyscale.state_import.errors import SparkCheckpointError
 from keyscale.state_import.input_positions import TargetSource
 from keyscale.state_import.spark_checkpoint import BatchFacts, SparkCheckpoint
 from keyscale.state_import.spark_operator import OperatorKind, SparkOperator, SparkStateReader, VariableKind
-from tests.support.spark.played_frame import PlayedFrame, PlayedFunctions
+from tests.support.spark import played_columns
+from tests.support.spark.played_frame import PlayedFrame, frame_of
 
 NO_SPARK: Any = None
 
@@ -150,15 +151,15 @@ class Stored:
 def reader_of(query: Path, monkeypatch: pytest.MonkeyPatch, *rows: dict[str, Any], **frames: Any) -> SparkStateReader:
     (query / "state").mkdir()
     (query / "state" / "0").touch()
-    monkeypatch.setattr(spark_operator, "F", PlayedFunctions())
+    monkeypatch.setattr(spark_operator, "F", played_columns)
     by_place = {tuple(name.split("_", 1)): frame for name, frame in frames.items()}
     stored = Stored(str(query), *rows, frames=cast("Any", {(a[1:], b): frame for (a, b), frame in by_place.items()}))
     return SparkStateReader(cast("Any", stored), SparkCheckpoint.read(NO_SPARK, str(query)))
 
 
-def frame(value: T.StructType, *values: dict[str, Any] | None) -> PlayedFrame:
+def frame(value: T.StructType, *values: dict[str, Any] | None) -> Any:
     schema = struct(key=USER, value=value, partition_id=T.IntegerType())
-    return PlayedFrame(schema, [{"key": KEY, "value": each, "partition_id": 3} for each in values])
+    return frame_of(*({"key": KEY, "value": each, "partition_id": 3} for each in values), schema=schema)
 
 
 @pytest.mark.parametrize(
@@ -208,15 +209,17 @@ def test_the_variables_of_a_processor_are_read_by_their_kinds(query: Path, monke
     }
     page = struct(page=TEXT)
     with_ttl = struct(value=page, ttlExpirationMs=LONG)
-    of_list = PlayedFrame(
-        struct(key=USER, list_value=T.ArrayType(page), partition_id=LONG),
-        [{"key": KEY, "list_value": [{"page": "a"}, {"page": "b"}], "partition_id": 0}],
+    of_list = frame_of(
+        {"key": KEY, "list_value": [{"page": "a"}, {"page": "b"}], "partition_id": 0},
+        schema=struct(key=USER, list_value=T.ArrayType(page), partition_id=LONG),
     )
-    of_map = PlayedFrame(
-        struct(key=USER, user_map_key=page, user_map_value=struct(n=LONG), partition_id=LONG),
-        [{"key": KEY, "user_map_key": {"page": "a"}, "user_map_value": {"n": 5}, "partition_id": 0}],
+    of_map = frame_of(
+        {"key": KEY, "user_map_key": {"page": "a"}, "user_map_value": {"n": 5}, "partition_id": 0},
+        schema=struct(key=USER, user_map_key=page, user_map_value=struct(n=LONG), partition_id=LONG),
     )
-    timers = PlayedFrame(struct(key=USER, expiration_timestamp_ms=LONG), [{"key": KEY, "expiration_timestamp_ms": 77}])
+    timers = frame_of(
+        {"key": KEY, "expiration_timestamp_ms": 77}, schema=struct(key=USER, expiration_timestamp_ms=LONG)
+    )
     reader = reader_of(
         query,
         monkeypatch,

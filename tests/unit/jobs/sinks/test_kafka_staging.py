@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,8 +25,8 @@ from keyscale.jobs.sinks.sink import SinkContext
 from tests.support.sinks.driver import Host
 from tests.support.sinks.file_system import MappedFrame, ModelDirectory, use_model
 from tests.support.sinks.kafka_brokers import Brokers, ModelProducer, use_brokers
-from tests.support.sinks.row_frame import RowFrame, RowSession
 from tests.support.spark import played_columns
+from tests.support.spark.played_frame import PlayedFrame, PlayedSession, frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +59,7 @@ class Letters:
         self.columns: list[str] = []
         self.rows: list[dict[str, Any]] = []
 
-    def prepare(self, frame: RowFrame, context: SinkContext) -> str:
+    def prepare(self, frame: PlayedFrame, context: SinkContext) -> str:
         self.columns, self.rows = frame.columns, frame.collect()
         self.calls.append(("prepare", context.uid))
         return "letters"
@@ -74,8 +75,8 @@ class Letters:
 
 
 @pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> RowSession:
-    found = RowSession(Host())
+def session(monkeypatch: pytest.MonkeyPatch) -> PlayedSession:
+    found = PlayedSession(Host())
     for module in (kafka, kafka_topics):
         monkeypatch.setattr(module, "F", played_columns)
     use_model(monkeypatch, found, kafka)
@@ -85,7 +86,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> RowSession:
 
 
 @pytest.fixture
-def produced(monkeypatch: pytest.MonkeyPatch, session: RowSession) -> list[dict[str, Any]]:
+def produced(monkeypatch: pytest.MonkeyPatch, session: PlayedSession) -> list[dict[str, Any]]:
     """The records that the sink's transactions write; the markers are in the model of the brokers."""
     use_brokers(monkeypatch, Brokers(session.host, {}))
     found: list[dict[str, Any]] = []
@@ -136,8 +137,8 @@ ACCEPTED = [
 ]
 
 
-def frame(session: RowSession, columns: list[str], partitions: list[list[dict[str, Any]]]) -> Any:
-    return RowFrame(session, columns, partitions)
+def frame(columns: list[str], *partitions: list[dict[str, Any]]) -> Any:
+    return reduce(PlayedFrame.union, [frame_of(*rows, schema=columns) for rows in partitions])
 
 
 def as_staged(row: dict[str, Any]) -> dict[str, Any]:
@@ -145,12 +146,12 @@ def as_staged(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_exactly_the_records_that_the_brokers_would_refuse_are_dead_letters(
-    session: RowSession, produced: list[dict[str, Any]], directory: Directory, tmp_path: Path
+    produced: list[dict[str, Any]], directory: Directory, tmp_path: Path
 ) -> None:
     letters = Letters()
     of = sink(tmp_path, dead_letters=letters)
     rows = [*(row for row, _ in REFUSED), *ACCEPTED]
-    token = of.prepare(frame(session, COLUMNS, [rows[::2], [], rows[1::2]]), CONTEXT)
+    token = of.prepare(frame(COLUMNS, rows[::2], [], rows[1::2]), CONTEXT)
     assert of.dead_letters_of(token) == len(REFUSED)
     assert directory.asked == [{"two", "three", "compacted"}]
     assert letters.columns == [*COLUMNS, "error"]
@@ -173,32 +174,33 @@ def test_exactly_the_records_that_the_brokers_would_refuse_are_dead_letters(
 
 
 def test_a_topic_of_the_sink_takes_the_records_without_a_topic(
-    session: RowSession, produced: list[dict[str, Any]], directory: Directory, tmp_path: Path
+    produced: list[dict[str, Any]], directory: Directory, tmp_path: Path
 ) -> None:
     of = sink(tmp_path, "two", writers=1, config={"message.max.bytes": 140})
     of._file_records = 2
     rows = [record(f"{number}", None, partition=number % 2) for number in range(5)]
-    token = of.prepare(frame(session, COLUMNS, [[*rows, record("k" * 104, "compacted", key="")]]), CONTEXT)
+    token = of.prepare(frame(COLUMNS, [*rows, record("k" * 104, "compacted", key="")]), CONTEXT)
     assert directory.asked == [{"two"}, {"compacted"}]
     stored = msgspec.json.decode(token)
     assert [stored[name] for name in ("batch_bytes_max", "shares", "topic", "refusal")] == [200, 3, "two", None]
     with pytest.raises(SinkRowsRefusedError, match="1 with too large"):
-        of.prepare(frame(session, COLUMNS, [[record("k" * 105, None)]]), replace(CONTEXT, unique="again"))
+        of.prepare(frame(COLUMNS, [record("k" * 105, None)]), replace(CONTEXT, unique="again"))
     of.publish(token)
     found = [(each["topic"], each["value"], each.get("partition")) for each in produced]
     wanted = [("two", str(number).encode(), number % 2) for number in range(5)]
     assert found == [*wanted, ("compacted", b"k" * 104, None)]
     plain = sink(tmp_path, "two")
-    token = plain.prepare(frame(session, ["value"], [[{"value": "alone"}]]), replace(CONTEXT, batch_id=8))
+    token = plain.prepare(frame(["value"], [{"value": "alone"}]), replace(CONTEXT, batch_id=8))
     plain.publish(token)
     assert produced[6:] == [{"topic": "two", "value": b"alone"}]
 
 
+@pytest.mark.usefixtures("session")
 def test_a_batch_that_is_refused_leaves_nothing_staged(
-    session: RowSession, directory: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def staged(of: KafkaSink, *rows: dict[str, Any], columns: list[str] | None = None) -> None:
-        of.prepare(frame(session, columns or COLUMNS, [list(rows)]), CONTEXT)
+        of.prepare(frame(columns or COLUMNS, list(rows)), CONTEXT)
 
     with pytest.raises(SinkRowsRefusedError, match=r"batch 7 would be refused: 1 with no such topic; 2 with no topic$"):
         staged(sink(tmp_path), record("a", None), record("b", None), record("c", "three"), record("d"))

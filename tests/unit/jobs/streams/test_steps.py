@@ -17,8 +17,8 @@ from keyscale.jobs.sources import carried_split
 from keyscale.jobs.sources.carried_split import with_split_of_source
 from keyscale.jobs.streams import streams
 from tests.support.sinks.driver import Host
-from tests.support.sinks.row_frame import RowFrame, RowSession
 from tests.support.spark import played_columns
+from tests.support.spark.played_frame import PlayedFrame, PlayedSession, frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,14 +38,16 @@ ROWS: list[dict[str, object]] = [
     {"topic": None, "part": 3, "at": 30, "user": "ada"},
 ]
 SPLITS = ["a\\/b/1", "c\\\\/None", "None/3"]
-SESSION = RowSession(Host())
+SESSION = PlayedSession(Host())
 
 
-def frame_of(*fields: StructField) -> RowFrame:
-    return SESSION.createDataFrame([dict(row) for row in ROWS], StructType(list(fields)))
+def frame_with(*fields: StructField) -> Any:
+    return frame_of(*ROWS, schema=StructType(list(fields)))
 
 
-def carried(frame: RowFrame, name: str, step_with_column: Callable[[RowFrame], RowFrame | None]) -> RowFrame | None:
+def carried(
+    frame: PlayedFrame, name: str, step_with_column: Callable[[PlayedFrame], PlayedFrame | None]
+) -> PlayedFrame | None:
     """Plays the way through Spark's plan: only the last step is asked."""
     found = step_with_column(frame)
     assert found is None or name in found.columns
@@ -62,7 +64,7 @@ def _no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def declared(**times: Any) -> tuple[TopologyBuilder, DataStream]:
     env = StreamEnvironment(cast("Any", SESSION), {}, lambda _: None)
-    return env._builder, env.stream(cast("Any", frame_of(*FIELDS)), timestamp="at", **times)
+    return env._builder, env.stream(frame_with(*FIELDS), timestamp="at", **times)
 
 
 def added(builder: TopologyBuilder) -> TransformNode:
@@ -84,7 +86,7 @@ def test_a_select_that_drops_the_split_carries_it_in_the_hidden_column() -> None
     short = stream.select("user", "at")
     begun = added(builder)
     assert (short.columns, begun.carries_split, begun.reads_once) == (["user", "at"], True, True)
-    result: Any = begun.apply(cast("Any", frame_of(*FIELDS)))
+    result: Any = begun.apply(frame_with(*FIELDS))
     assert result.columns == ["user", "at", SPLIT_COLUMN]
     assert [row[SPLIT_COLUMN] for row in result.collect()] == SPLITS
     at: Any = played_columns.col("at")
@@ -106,7 +108,7 @@ def test_steps_that_keep_the_split_columns_need_no_hidden_column() -> None:
     builder, stream = declared(max_out_of_orderness_ms=7, idle_after_ms=50, max_ahead_ms=None)
     kept = stream.select("part", "topic", "at", "user")
     assert not added(builder).carries_split
-    assert [row.user for row in cast("Any", added(builder).apply(cast("Any", frame_of(*FIELDS)))).collect()] == [
+    assert [row.user for row in cast("Any", added(builder).apply(frame_with(*FIELDS))).collect()] == [
         "ada",
         "bob",
         "ada",
@@ -126,7 +128,7 @@ def test_a_union_carries_the_split_of_any_of_its_streams(is_first: bool) -> None
     union = short.union(plain) if is_first else plain.union(short)
     filtered = union.where(cast("Any", played_columns.col("at")) > 10)
     assert (filtered._carries_split, added(builder).carries_split) == (True, True)
-    assert [row.user for row in cast("Any", added(builder).apply(cast("Any", frame_of(*FIELDS)))).collect()] == [
+    assert [row.user for row in cast("Any", added(builder).apply(frame_with(*FIELDS))).collect()] == [
         "bob",
         "ada",
     ]
@@ -151,7 +153,7 @@ def test_an_environment_is_the_current_one_only_while_its_script_runs() -> None:
 def test_a_transform_that_loses_the_hidden_column_goes_on_without_splits(caplog: pytest.LogCaptureFixture) -> None:
     builder, stream = declared()
     short = stream.select("user", "at")
-    begun: Any = added(builder).apply(cast("Any", frame_of(*FIELDS)))
+    begun: Any = added(builder).apply(frame_with(*FIELDS))
     seen: list[list[str]] = []
 
     def swapped(frame: Any) -> Any:
@@ -197,7 +199,7 @@ def test_a_column_may_be_an_expression_over_the_streams_columns(monkeypatch: pyt
     monkeypatch.setattr(played_columns, "expr", {"at * 2": played_columns.lit(2)}.__getitem__, raising=False)
     builder, stream = declared()
     assert stream.with_column("twice", "at * 2").columns == ["topic", "part", "at", "user", "twice"]
-    result: Any = added(builder).apply(cast("Any", frame_of(*FIELDS)))
+    result: Any = added(builder).apply(frame_with(*FIELDS))
     assert [row.twice for row in result.collect()] == [2, 2, 2]
 
 
@@ -210,14 +212,15 @@ def test_a_source_hands_on_every_setting_of_its_times() -> None:
     builder, _ = declared(split=())
     assert cast("Any", builder._nodes[-1]).timestamps == Timestamps("at", max_ahead_ms=86_400_000)
     env = StreamEnvironment(cast("Any", SESSION), {}, lambda _: None)
-    still: Any = RowFrame(SESSION, ["user"], [[]], isStreaming=False)
+    still = frame_of(schema=["user"])
+    still.isStreaming = False
     with pytest.raises(NotStreamingError):
         env.stream(still)
-    assert env.stream(cast("Any", frame_of(*FIELDS)))._timestamps is None
+    assert env.stream(frame_with(*FIELDS))._timestamps is None
 
 
 def test_a_source_whose_frame_drops_the_split_has_it_in_the_hidden_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = frame_of(*FIELDS)
+    whole = frame_with(*FIELDS)
     monkeypatch.setattr(
         carried_split,
         "carried",
@@ -235,7 +238,7 @@ def test_a_source_whose_frame_drops_the_split_has_it_in_the_hidden_column(monkey
 
 def test_splits_of_other_types_than_text_and_whole_numbers_are_not_carried() -> None:
     def found(*fields: StructField) -> Any:
-        return with_split_of_source(cast("Any", frame_of(*fields)))
+        return with_split_of_source(frame_with(*fields))
 
     number = StructField("at", DoubleType(), metadata={MARK: [0, 1]})
     assert found(number) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -16,7 +15,8 @@ from keyscale.jobs.runtime.batch import frames as frames_module
 from keyscale.jobs.runtime.batch.frames import BatchFrames, whole
 from keyscale.jobs.runtime.executor import side_outputs
 from tests.support.rehearsal.rehearsed_sink import RehearsedSink
-from tests.support.spark.played_frames import PlayedFrame, frame_of, functions
+from tests.support.spark import played_columns
+from tests.support.spark.played_frame import PlayedFrame, frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,23 +26,6 @@ if TYPE_CHECKING:
     from keyscale.jobs.runtime.batch.frames import OperatorInputs
 
 SCHEMA = pa.schema([("id", pa.string())])
-
-
-@dataclass(eq=False)
-class Frame:
-    """A frame that notes whether it is cached."""
-
-    is_cached: bool = False
-
-    def persist(self, _level: object = None) -> Frame:
-        self.is_cached = True
-        return self
-
-    def unpersist(self) -> None:
-        self.is_cached = False
-
-    def where(self, _condition: str) -> Frame:
-        return Frame()
 
 
 def test_a_sink_that_caches_and_drops_its_frame_leaves_the_kept_frame_cached(tmp_path: Path) -> None:
@@ -55,16 +38,16 @@ def test_a_sink_that_caches_and_drops_its_frame_leaves_the_kept_frame_cached(tmp
     later = builder.add_transform(operator, lambda frame: frame, SCHEMA)
     for name, node in {"all": operator, "later": later}.items():
         builder.name(builder.add_sink(node, RehearsedSink(tmp_path / name)), name)
-    emitted = Frame()
-    frames = BatchFrames(builder.build(), lambda _node, _inputs: cast("Any", emitted))
-    given = frames.build({source: cast("Any", Frame())})
-    assert emitted.is_cached
+    emitted = frame_of({"id": "a"})
+    frames = BatchFrames(builder.build(), lambda _node, _inputs: emitted)
+    given = frames.build({source: frame_of({"id": "a"})})
+    assert emitted.is_kept
     for frame in given.values():
         frame.persist()
         frame.unpersist()
-        assert emitted.is_cached
+        assert emitted.is_kept
     frames.release()
-    assert not emitted.is_cached
+    assert not emitted.is_kept
 
 
 LETTERS = pa.schema([("i`d", pa.string())])
@@ -82,7 +65,7 @@ class Job:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
         for module in (frames_module, side_outputs):
-            monkeypatch.setattr(module, "F", functions)
+            monkeypatch.setattr(module, "F", played_columns)
         self.path, self.builder = path, TopologyBuilder()
         self.rows: dict[NodeId, Any] = {}
         self.ran: list[str] = []

@@ -14,7 +14,9 @@ from keyscale.jobs.graph.nodes import NodeId, SourceNode
 from keyscale.jobs.runtime.batch import job_sources
 from keyscale.jobs.runtime.batch.job_sources import JobSources
 from keyscale.jobs.runtime.batch.source_order import SourceInputs
-from tests.support.spark.played_frames import PlayedFrame, frame_of, functions
+from tests.support.spark import played_columns
+from tests.support.spark.played_frame import PlayedFrame, frame_of
+from tests.support.spark.played_jvm import answering, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,9 +52,8 @@ ORDERS, CLICKS = Leaf("kafka", SUBSCRIBE="orders"), Leaf("kafka", subscribe="cli
 
 def source(number: int, uid: str, *leaves: Any, rows: tuple[dict[str, Any], ...] = ({"id": "a"},)) -> SourceNode:
     frame = frame_of(*rows)
-    found = SimpleNamespace(size=lambda: len(leaves), apply=lambda at: leaves[at])
-    plan = SimpleNamespace(analyzed=lambda: SimpleNamespace(collectLeaves=lambda: found))
-    vars(frame).update(_jdf=SimpleNamespace(queryExecution=lambda: plan))
+    plan = answering(collectLeaves=sequence(*leaves))
+    frame._jdf = answering(queryExecution=answering(analyzed=plan))
     return SourceNode(NodeId(number), frame, SCHEMA, OperatorUid(uid))
 
 
@@ -69,7 +70,7 @@ def several() -> JobSources:
 
 @pytest.fixture(autouse=True)
 def _without_a_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_sources, "F", functions)
+    monkeypatch.setattr(job_sources, "F", played_columns)
 
 
 def test_several_sources_are_one_stream_which_each_batch_is_split_from_again() -> None:

@@ -16,10 +16,13 @@ from keyscale.jobs.runtime.batch.keyed_records import KeyedRecords
 from keyscale.state.keys.hashing import HashId, hash_codes
 from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.keys.key_groups import assign_to_key_groups
-from tests.support.spark.played_frames import PlayedFrame, frame_of, functions
+from tests.support.spark import played_columns
+from tests.support.spark.played_frame import PlayedFrame, frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pyspark.sql.types import StructType
 
 LEFT = pa.schema([("i`d", pa.string()), ("at", pa.int32())])
 RIGHT = pa.schema([("name", pa.string())])
@@ -36,14 +39,14 @@ class Placement:
         self.routed.append(frame)
         return frame
 
-    def empty(self, schema: list[str]) -> PlayedFrame:
-        return PlayedFrame(schema, [])
+    def empty(self, schema: StructType) -> Any:
+        return frame_of(schema=schema)
 
 
 @pytest.fixture(autouse=True)
 def _without_a_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (routing, keyed_records, frames):
-        monkeypatch.setattr(module, "F", functions)
+        monkeypatch.setattr(module, "F", played_columns)
 
 
 def topology(lefts: int, *, with_right: bool) -> Topology:
@@ -139,8 +142,7 @@ def test_an_operator_without_records_gets_the_same_columns_built_once() -> None:
 
     def inputs() -> OperatorInputs:
         built.append("inputs")
-        none = {NodeId(0): PlayedFrame(LEFT.names, []), NodeId(1): PlayedFrame(RIGHT.names, [])}
-        return OperatorInputs(cast("Any", {NodeId(0): none[NodeId(0)]}), cast("Any", {NodeId(1): none[NodeId(1)]}))
+        return OperatorInputs({NodeId(0): frame_of(schema=LEFT.names)}, {NodeId(1): frame_of(schema=RIGHT.names)})
 
     none = cast("PlayedFrame", records.none(node, inputs))
     assert (none.rows, set(none.columns)) == (

@@ -10,7 +10,8 @@ from keyscale.jobs.runtime.batch.routing import Routing
 from keyscale.state.keys.hashing import HashId, hash_codes
 from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.keys.key_groups import assign_to_key_groups
-from tests.support.spark.played_frames import frame_of, functions
+from tests.support.spark import played_columns
+from tests.support.spark.played_frame import frame_of
 
 KEYS = [("a", 1), ("b", 2), ("", 3), ("c", -4), ("d", 2**31 - 1), *((f"key {at}", at) for at in range(12))]
 
@@ -24,7 +25,7 @@ KEYS = [("a", 1), ("b", 2), ("", 3), ("c", -4), ("d", 2**31 - 1), *((f"key {at}"
 def test_rows_are_marked_with_the_group_and_the_owner_that_the_state_library_gives_their_keys(
     hash_id: HashId, ranges: KeyGroupRanges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routing, "F", functions)
+    monkeypatch.setattr(routing, "F", played_columns)
     rows = [{"na`me": name, "other": "x", "number": number} for name, number in KEYS]
     marked = Routing.of(("na`me", "number"), ranges=ranges, hash_id=hash_id).mark(frame_of(*rows)).rows
     names, numbers = zip(*KEYS, strict=True)

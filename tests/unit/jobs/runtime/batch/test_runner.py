@@ -32,10 +32,13 @@ from keyscale.state.keys.hashing import HashId
 from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.log.resolution import resolve
 from tests.support.rehearsal.rehearsed_spark import RehearsedContext, RehearsedPlacement, RehearsedSources
-from tests.support.spark.played_frames import PlayedFrame, frame_of, functions
+from tests.support.spark import played_columns
+from tests.support.spark.played_frame import PlayedFrame, frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pyspark.sql.types import StructType
 
     from keyscale.jobs.protocol.messages import SinkOutage
     from keyscale.jobs.sinks.sink import SinkContext
@@ -468,10 +471,10 @@ class Placement(RehearsedPlacement):
     """Moves nothing."""
 
     def route(self, frame: PlayedFrame) -> PlayedFrame:
-        return PlayedFrame([*frame.columns, "routed"], [{**row, "routed": True} for row in frame.rows])
+        return frame.withColumn("routed", played_columns.lit(True))
 
-    def empty(self, schema: list[str]) -> PlayedFrame:
-        return PlayedFrame([*schema, "none"], [])
+    def empty(self, schema: StructType) -> Any:
+        return frame_of(schema=[*schema.names, "none"])
 
 
 class PlayedSources(RehearsedSources):
@@ -484,14 +487,14 @@ class PlayedSources(RehearsedSources):
         return {node.id: frame_of(*frame.rows[node.uid]) for node in self.nodes}
 
     def empty(self, _: Any) -> Any:
-        return {node.id: PlayedFrame(node.schema.names, []) for node in self.nodes}
+        return {node.id: frame_of(schema=node.schema.names) for node in self.nodes}
 
 
 def framed(monkeypatch: pytest.MonkeyPatch, *, broadcasts: bool) -> tuple[BatchRunner, list[Any]]:
     """Returns a runner over played frames, and the list of what its subtasks and sinks are asked for."""
     asked: list[Any] = []
     for module in (frames, keyed_records, routing):
-        monkeypatch.setattr(module, "F", functions)
+        monkeypatch.setattr(module, "F", played_columns)
     monkeypatch.setattr(runner_module, "collected", lambda frame: repr(frame.rows).encode())
     monkeypatch.setattr(runner_module, "run_per_subtask", lambda *given: asked.append(given[2:]))
     builder = TopologyBuilder()
@@ -573,6 +576,13 @@ def test_a_rehearsal_plans_a_batch_and_its_operators_do_nothing(
     runner, asked = framed(monkeypatch, broadcasts=broadcasts)
     monkeypatch.setattr(runner, "_time_carries_no_rows", carries_no_rows)
     planned: list[tuple[bool, Any]] = []
+    mapped: list[tuple[Any, str]] = []
+
+    def map_in_arrow(frame: PlayedFrame, *given: Any) -> PlayedFrame:
+        mapped.append(cast("Any", given))
+        return frame
+
+    monkeypatch.setattr(PlayedFrame, "mapInArrow", map_in_arrow)
     run_frames = runner._frames
 
     def noted(batch: Any, run_on: Any) -> Any:
@@ -588,7 +598,8 @@ def test_a_rehearsal_plans_a_batch_and_its_operators_do_nothing(
     runner.rehearse()
     assert (planned, len(asked)) == (of_time, 2)
     (node, _) = runner._topology.operators
-    [(function, schema)] = cast("Any", runner._rehearse_on(node, frame_of({"key": "a"}), b"")).given
+    runner._rehearse_on(node, frame_of({"key": "a"}), b"")
+    function, schema = mapped[-1]
     assert schema == runner._wires[node.uid]
     read = iter([1, 2])
     assert ([*function(read)], [*read]) == ([], []), "all input is read"

@@ -13,7 +13,8 @@ from keyscale.jobs.functions.subtask_info import SubtaskInfo
 from keyscale.jobs.operators.operator_contract import SideBatch
 from keyscale.jobs.runtime.executor import side_outputs
 from keyscale.jobs.runtime.executor.side_outputs import main_output, side_output, to_wire, wire_schema
-from tests.support.spark.played_frames import frame_of, functions
+from tests.support.spark import played_columns
+from tests.support.spark.played_frame import frame_of
 
 if TYPE_CHECKING:
     import pytest
@@ -55,7 +56,7 @@ def test_without_side_outputs_records_are_passed_on_unchanged() -> None:
 
 
 def test_each_reader_of_an_operator_gets_the_records_of_its_own_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_outputs, "F", functions)
+    monkeypatch.setattr(side_outputs, "F", played_columns)
     late, odd = {"user": "bob", "at": 7}, {"n": 3}
     wire = frame_of(
         {"__output": 0, "__output_0": {"user": "ada"}, "__output_1": None, "__output_2": None},
