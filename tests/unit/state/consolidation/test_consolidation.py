@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from keyscale.identifiers import BatchId
+from keyscale.state.consolidation import take_over
 from keyscale.state.consolidation.catch_up_log import CatchUpEntry, changelogs_between, committed_after
 from keyscale.state.consolidation.consolidator import LEFT_TO_TAKE_OVER_MAX, merge_shards
 from keyscale.state.consolidation.policy import Consolidation, ConsolidationFacts, decide, foreign_bytes
@@ -19,6 +21,7 @@ from keyscale.state.engine.rocksdb import RocksDbEngine
 from keyscale.state.engine.sharded import ShardedEngine
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keys.key_groups import KeyGroupRange
+from keyscale.state.local.subtask_directory import SubtaskDirectory
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.subtask.open_store_cache import OpenStoreCache
 from tests.support.state.state_job import ALWAYS, COUNT, StateJob, add
@@ -247,6 +250,27 @@ def test_a_result_that_lags_too_far_behind_waits_and_catches_up_later(job: State
     assert job.shards() == [2]
     assert job.consolidate()
     assert job.shards() == [1]
+    assert job.dump() == job.reference
+
+
+def test_a_process_that_dies_between_the_last_steps_of_a_take_over_loses_no_state(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.checkpoint()
+    job.run_batch({1: 1})
+    assert job.consolidate()
+
+    def die(reached: str) -> None:
+        if reached == "take_over.unmarked":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(take_over, "failpoint", die)
+        dying.setattr(take_over, "shutil", SimpleNamespace(rmtree=lambda *_, **__: None))  # the dead remove nothing
+        dying.setattr(SubtaskDirectory, "clear", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            job.run_batch({2: 1})
+    job.run_batch({3: 1})
     assert job.dump() == job.reference
 
 

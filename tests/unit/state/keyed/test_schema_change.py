@@ -91,6 +91,20 @@ def test_a_state_must_also_fit_the_formats_before_the_newest_one():
     assert change.fate is Fate.INCOMPATIBLE
 
 
+def test_a_state_that_has_changed_before_is_compared_with_its_newest_format():
+    types = [pa.struct([(name, pa.string()) for name in names]) for names in ("a", "ab", "abc")]
+    one, two, three = (ValueStateDescriptor("order", of_type) for of_type in types)
+    stored = schema_with(one, two)
+    rules = {
+        one: (Fate.MIGRATED, ("dropped field b (string): its values are lost as they are next written",)),
+        two: (Fate.KEPT, ()),
+        three: (Fate.MIGRATED, ("added field c (string): null in stored values",)),
+    }
+    for declared, expected in rules.items():
+        (change,) = changes_of(stored, schema_with(declared))
+        assert (change.fate, change.rules) == expected
+
+
 def test_timers_are_kept_new_not_declared_or_incompatible():
     stored = schema_with(timers=[TimersSchema("due"), TimersSchema("gone"), TimersSchema("scoped")])
     declared = schema_with(timers=[TimersSchema("due"), TimersSchema("fresh"), TimersSchema("scoped", "int64")])
