@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sqlalchemy import Engine
+    from sqlalchemy.orm import ORMExecuteState
 
 pytestmark = pytest.mark.either_database
 
@@ -1371,6 +1372,19 @@ class TestDeliveries:
         assert "b0" in self.claim(rows, 15), "its sender has died"
         rows.session.execute(update(Delivery).values(status=DeliveryStatus.DELIVERED))
         assert self.claim(rows, 99) == set()
+
+    def test_what_another_control_plane_claims_or_delivers_meanwhile_is_not_claimed_again(self, rows: Rows) -> None:
+        for name in ("claimed", "delivered", "due"):
+            self.add(rows, name, 5)
+        of_another = {"claimed0": {"next_at_ms": 15}, "delivered0": {"status": DeliveryStatus.DELIVERED}}
+
+        def change_first(claim: ORMExecuteState) -> None:
+            while claim.is_update and of_another:
+                delivery_id, columns = of_another.popitem()
+                rows.session.execute(update(Delivery).where(Delivery.id == delivery_id).values(**columns))
+
+        event.listen(rows.session, "do_orm_execute", change_first)
+        assert self.claim(rows, 5) == {"due0"}
 
     def test_the_result_of_an_attempt_is_stored_unless_a_later_attempt_has_begun(self, rows: Rows) -> None:
         self.add(rows, "a", 5, 5)

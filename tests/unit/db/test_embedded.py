@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import threading
 from types import SimpleNamespace
@@ -126,6 +127,19 @@ def test_a_server_that_runs_without_its_role_is_stopped_to_make_it(
     programs.ran.clear()
     server.start()
     assert programs.names == ["stop", "postgres", "start"]
+
+
+def test_a_data_directory_that_was_removed_is_made_anew_with_its_role(
+    server: EmbeddedPostgres, programs: Programs
+) -> None:
+    server.start()
+    server.stop()
+    shutil.rmtree(server.root / "data")
+    programs.ran.clear()
+    server.start()
+    assert programs.names == ["initdb", "postgres", "start"]
+    password = (server.root / "password").read_text().strip()
+    assert [password in text for text in programs.texts] == [False, True], "the new role has the new password"
 
 
 def test_a_first_process_that_exists_is_alive(server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
