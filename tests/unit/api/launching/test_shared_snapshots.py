@@ -65,6 +65,7 @@ def test_the_user_of_a_job_that_restores_reads_and_changes_nothing_and_others_ge
     member = member_of_readers(objects, "owner", READER)
     assert can(member, reading)
     assert not can(member, writing)
+    assert not can(member, f"os.mkdir({str(objects / 'owner' / 'more')!r})")
     assert not can(READER, reading), "not before it is started so"
     assert not can(OTHER, reading)
     make_directory(objects / "owner", owner=OWNER, is_shared=True)  # its own job is started again

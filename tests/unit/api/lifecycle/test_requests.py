@@ -146,7 +146,12 @@ def test_a_stop_without_a_driver_waits_for_the_next_one() -> None:
 
 @pytest.mark.parametrize(
     ("status", "ending"),
-    [(JobStatus.RUNNING, OperationStatus.COMPLETED), (JobStatus.SUBMITTING, OperationStatus.CANCELLED)],
+    [
+        (JobStatus.RUNNING, OperationStatus.COMPLETED),
+        (JobStatus.SLEEPING, OperationStatus.COMPLETED),
+        (JobStatus.SUBMITTING, OperationStatus.CANCELLED),
+        (JobStatus.RESTARTING, OperationStatus.CANCELLED),
+    ],
 )
 def test_a_start_in_progress_ends_with_the_next_operation(status: JobStatus, ending: OperationStatus) -> None:
     rows = Rows(active())

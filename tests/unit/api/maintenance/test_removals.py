@@ -316,6 +316,16 @@ def test_a_run_that_the_database_has_lost_is_killed_and_its_files_wait_for_its_e
     assert lost == [("known", "known", 2), (None, "gone", 1)], "an event needs a job that exists"
 
 
+def test_the_files_of_a_deleted_job_wait_for_the_end_of_its_last_run(runs: Runs) -> None:
+    runs.here = {"gone": [1, 2], "lost": []}
+    runs.supervised = {("gone", 2)}
+    assert runs.sweep() == RemovedRuns(1, 0, 100)
+    assert runs.removed == [("lost",)], "a job without runs has files, too"
+    runs.supervised.clear()
+    runs.sweep()
+    assert ("gone",) in runs.removed
+
+
 def test_a_run_of_another_database_goes_on(runs: Runs) -> None:
     runs.supervised = runs.of_others = {("gone", 1)}
     runs.sweep()

@@ -229,6 +229,10 @@ def test_the_records_that_wait_are_known_with_their_time_while_a_job_does_not_ru
     assert starting["keyscale_job_lag_records"] == 9
     assert starting["keyscale_job_lag_records_at_timestamp_seconds"] == 5
     assert "keyscale_job_lag_records" not in samples(job(metrics=None, totals_before=None))
+    before = {"lag_records": 9, "lag_records_at_ms": 5000}
+    caught_up = samples(job(metrics={**REPORT, "pending_records": 0}, totals_before=before))
+    assert caught_up["keyscale_job_lag_records"] == 0
+    assert caught_up["keyscale_job_lag_records_at_timestamp_seconds"] == (NOW_MS - 1000) / 1000
 
 
 def test_the_last_checkpoint_of_a_job_without_one_is_as_old_as_its_driver_runs() -> None:
