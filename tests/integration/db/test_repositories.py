@@ -1376,7 +1376,10 @@ class TestDeliveries:
     def test_what_another_control_plane_claims_or_delivers_meanwhile_is_not_claimed_again(self, rows: Rows) -> None:
         for name in ("claimed", "delivered", "due"):
             self.add(rows, name, 5)
-        of_another = {"claimed0": {"next_at_ms": 15}, "delivered0": {"status": DeliveryStatus.DELIVERED}}
+        of_another: dict[str, dict[str, Any]] = {
+            "claimed0": {"next_at_ms": 15},
+            "delivered0": {"status": DeliveryStatus.DELIVERED},
+        }
 
         def change_first(claim: ORMExecuteState) -> None:
             while claim.is_update and of_another:
