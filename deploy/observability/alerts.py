@@ -199,8 +199,8 @@ ALERTS = (
         "2m",
         "critical",
         "The object store does not answer a replica.",
-        Example({f'{_STORE}{{instance="a"}}': "0x5"}, "3m"),
-        Example({f'{_STORE}{{instance="a"}}': "0 1 1 1 1"}, "3m"),
+        Example({f'{_STORE}{{instance="a"}}': "0x5", f'{_STORE}{{instance="b"}}': "1x5"}, "3m"),
+        Example({f'{_STORE}{{instance="a"}}': "0 1 1 1 1", f'{_STORE}{{instance="b"}}': "1x5"}, "3m"),
         of_job=False,
     ),
     Alert(
