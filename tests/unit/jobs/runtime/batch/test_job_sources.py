@@ -53,7 +53,7 @@ ORDERS, CLICKS = Leaf("kafka", SUBSCRIBE="orders"), Leaf("kafka", subscribe="cli
 def source(number: int, uid: str, *leaves: Any, rows: tuple[dict[str, Any], ...] = ({"id": "a"},)) -> SourceNode:
     frame = frame_of(*rows)
     plan = answering(collectLeaves=sequence(*leaves))
-    frame._jdf = answering(queryExecution=answering(analyzed=plan))
+    vars(frame).update(_jdf=answering(queryExecution=answering(analyzed=plan)))
     return SourceNode(NodeId(number), frame, SCHEMA, OperatorUid(uid))
 
 
