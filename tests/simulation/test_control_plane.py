@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real
 SEEDS = (0, 1, 4, 6)
 SEED_PLAYED_TWICE = 3
 MORE_SEEDS = (2, 5, *range(7, 60))
-KINDS_IN_SHORT = ("rescale", "failing upgrade", "deletion")
+KINDS_IN_SHORT = ("rescale", "deletion")
 CRASHES = 2
 """So many steps of each of these kinds are tried in the real tier, and ten of each kind in the exhaustive one."""
 

@@ -115,7 +115,7 @@ def test_processes_that_a_program_leaves_in_a_session_of_their_own_are_killed(
 ) -> None:
     ended = PlanTimeoutError if stay_s else ProgramUnloadableError
     with pytest.raises(ended):
-        load(FORK.format(environment="os.environ", stay_s=stay_s), plan_timeout_ms=8_000 if stay_s else 120_000)
+        load(FORK.format(environment="os.environ", stay_s=stay_s), plan_timeout_ms=5_000 if stay_s else 120_000)
     wait_until(lambda: not left_over())
 
 
