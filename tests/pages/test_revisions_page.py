@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
@@ -163,15 +163,17 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
     done = platform.api.get(f"/v1/jobs/{journey.RUNNING}/operations?kind=UPGRADE")["operations"][0]
     begun = {**done, "status": "IN_PROGRESS"}
 
+    planned = {**done, "id": None, "status": None, "plan": plan.model_dump(mode="json")}
     held: list[Route] = []
+    newer: dict[str, Any] = {}
 
     def act(route: Route) -> None:
-        if route.request.method == "PATCH" and not held:
+        if route.request.method == "PATCH" and route.request.post_data_json.get("dry_run"):
             held.append(route)
         elif route.request.method == "PATCH":
-            is_plan = route.request.post_data_json.get("dry_run")
-            planned = {**done, "id": None, "status": None, "plan": plan.model_dump(mode="json")}
-            route.fulfill(status=200 if is_plan else 202, json=planned if is_plan else begun)
+            route.fulfill(status=202, json=begun)
+        elif newer:
+            route.fulfill(json={**job, **newer})
         else:
             route.continue_()
 
@@ -186,10 +188,15 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
     make_plan.click()
     wait_until(lambda: page.title() and held, what="the plan")  # asking the page lets its events come in
     form.get_by_label("Why").fill("a third version")
-    held[0].fulfill(json={**done, "plan": plan.model_dump(mode="json")})
+    held[0].fulfill(json=planned)
     expect(make_plan).to_be_enabled()
     expect(shown).to_be_hidden()  # the form has changed since
     make_plan.click()
+    wait_until(lambda: page.title() and len(held) == 2, what="the second plan")
+    newer.update(name="of another user", revision=job["revision"] + 1)  # the change must not overwrite this one
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.get_by_role("heading", level=1)).to_have_text("of another user")
+    held[1].fulfill(json=planned)
     expect(shown).to_contain_text("State would be lost: the new program has no old-views.")
     expect(shown.get_by_role("row").filter(has_text="views-by-page / seen")).to_contain_text("KEPT")
     form.get_by_label("Without state").check()
@@ -200,9 +207,12 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
     with page.expect_request(lambda request: request.method == "PATCH") as sent:
         page.get_by_role("dialog").get_by_role("button", name="Upgrade the job").click()
     assert sent.value.headers["if-match"] == f'"{job["revision"]}"'
-    assert sent.value.post_data_json["message"] == "a third version"
-    assert sent.value.post_data_json["upgrade_mode"] == "STATELESS"
-    assert sent.value.post_data_json["allow_non_restored_state"]
+    asked = sent.value.post_data_json
+    assert (asked["message"], asked["upgrade_mode"], asked["allow_non_restored_state"]) == (
+        "a third version",
+        "STATELESS",
+        True,
+    )
     expect(page.locator("#message")).to_contain_text("the change has begun.")
     page.unroute_all(behavior="wait")
 
