@@ -50,6 +50,13 @@ def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) 
     assert faults_of_access(page) == []
     head = page.get_by_role("region", name="Key groups", exact=True)
     expect(head).to_contain_text("At checkpoint #3")
+    draw = """async (operators) => {
+        const { drawHistory } = await import('/ui/static/key_group_history.js');
+        for (const operator of operators) drawHistory(operator, "bytes", 1, [{ key_group: 1 }]);
+        return document.getElementById("history").getAttribute("aria-label");
+    }"""
+    series = [{"uid": uid, "at_ms": [1, 2], "bytes": [[1, size]] * 2} for uid, size in (("totals", 5), ("counts", 7))]
+    assert page.evaluate(draw, series).endswith("Largest now: Group 1 with 7 B"), "the operator that was chosen last"
     made.take(4, {}, "latest", key_group_bytes=[10] * 128)
     open_page(page, platform, "/ui/jobs/uneven/key-groups")
     expect(head).to_contain_text("At savepoint #4")  # as the job's state size is that of either
