@@ -46,7 +46,7 @@ def test_a_process_is_started_once_reported_and_ended_by_the_chosen_signal(tmp_p
         "report_daemon d",
         "start_daemon d false",
         'read -r pid _ <"$stack/d.pid"',
-        "stop_daemon d HUP",
+        "stop_daemon d USR1",
         "kill -0 $pid 2>/dev/null || echo gone",
         "stop_daemon d",
         "report_daemon d || echo $?",
