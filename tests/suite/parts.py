@@ -53,6 +53,10 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
+def _end_to_end(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/e2e/test_{name}.py" for name in names)
+
+
 PARTS = (
     Part("process", ("tests",), processes=2, measured=True),
     Part("simulation", ("tests/simulation",), processes=2),
@@ -61,6 +65,8 @@ PARTS = (
     Part("kafka", ("tests/integration/kafka",), processes=2),
     Part("deploy", ("tests/integration/deploy", "tests/e2e/test_bare_debian.py"), processes=1),
     Part("pages", ("tests/pages",)),
+    Part("upgrades", _end_to_end("upgrades", "forks", "isolated_clones", "libraries")),
+    Part("replicas", _end_to_end("replicas", "control_plane_matrix", "lost_databases")),
     Part("e2e", ("tests/e2e",)),
     Part("crash", ("tests/crash",)),
     Part("soak", ("tests/soak",), processes=1),
