@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -46,13 +47,14 @@ def directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.fixture
-def as_nobody(directory: Path) -> Iterator[None]:  # noqa: ARG001 - made before the rights are given up
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Not a fixture: coverage writes its own file between the fixtures and the test."""
     os.seteuid(NOBODY)
-    yield
-    os.seteuid(0)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def test_a_directory_that_may_be_written_or_made_lacks_no_right(tmp_path: Path) -> None:
@@ -60,16 +62,19 @@ def test_a_directory_that_may_be_written_or_made_lacks_no_right(tmp_path: Path) 
     assert missing_right(tmp_path / "a" / "b") is None
 
 
-@pytest.mark.usefixtures("as_nobody")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 class TestAnotherUser:
     def test_the_nearest_directory_is_named_with_its_owner(self, directory: Path) -> None:
         said = f"user {user_name(NOBODY)} may not write to {directory}, which belongs to root (mode 755)"
-        assert missing_right(directory) == missing_right(directory / "a" / "b") == said
+        with as_nobody():
+            assert missing_right(directory) == missing_right(directory / "a" / "b") == said
 
     def test_the_store_and_local_directories_name_the_user_and_do_not_ask_for_a_retry(self, directory: Path) -> None:
-        with pytest.raises(StoreForbiddenError, match=f"user {user_name(NOBODY)} may not use .*probe"):
-            probe(LocalObjectStore(directory / "store"))
+        store = LocalObjectStore(directory / "store")
+        with as_nobody(), pytest.raises(StoreForbiddenError, match=f"user {user_name(NOBODY)} may not use .*probe"):
+            probe(store)
         with (
+            as_nobody(),
             pytest.raises(DiskForbiddenError, match=f"user .* may not write to {directory}, which belongs to root"),
             local_failures(directory),
         ):
@@ -80,14 +85,14 @@ class TestAnotherUser:
     ) -> None:
         monkeypatch.setattr(files, "SparkSession", SimpleNamespace(active=lambda: ModelSession(Host())))
         monkeypatch.setattr(files, "HadoopDirectory", ModelDirectory)
-        with pytest.raises(SinkForbiddenError, match=f"may not write to {directory}, which belongs to root"):
+        with as_nobody(), pytest.raises(SinkForbiddenError, match=f"may not write to {directory}, which belongs"):
             FileSink(str(directory / "out")).check(SCHEMA, CONTEXT)
 
     def test_a_subtask_that_writes_files_names_the_directory(self, directory: Path) -> None:
         form = ParquetForm.of(SCHEMA, {}, {}, "4.0.0")
         assert form is not None
         rows = iter([pa.RecordBatch.from_pylist([{"id": 1}], SCHEMA)])
-        with pytest.raises(SinkForbiddenError, match=f"may not write to {directory}"):
+        with as_nobody(), pytest.raises(SinkForbiddenError, match=f"may not write to {directory}"):
             ParquetOutput("token", str(directory), form).write(SubtaskIndex(0), rows)
 
 
