@@ -67,6 +67,7 @@ PARTS = (
     Part("pages", ("tests/pages",)),
     Part("upgrades", _end_to_end("upgrades", "forks", "isolated_clones", "libraries")),
     Part("replicas", _end_to_end("replicas", "control_plane_matrix", "lost_databases")),
+    Part("demo", _end_to_end("demo"), processes=1),  # the autoscaler of a demo needs a machine without other tests
     Part("e2e", ("tests/e2e",)),
     Part("crash", ("tests/crash",)),
     Part("soak", ("tests/soak",), processes=1),
