@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+from keyscale.api.metrics import days as service
 from keyscale.api.metrics.days import days_of
 from keyscale.db.models import Job, SeriesPoint
 from keyscale.db.repositories.series import DAYS
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def point(day: int, **values: Any) -> SeriesPoint:
@@ -42,3 +48,12 @@ def test_durations_of_checkpoints_are_averaged_over_the_completed_ones() -> None
     )
     [none] = days_of(Job(created_at_ms=0), [point(3, checkpoints_completed=0, checkpoint_duration_sum_ms=0)])
     assert none.checkpoint_duration_avg_ms is None
+
+
+def test_the_oldest_shown_day_of_a_cut_list_keeps_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [point(3 + day, input_records=10 * (day + 1), output_records=2 * (day + 1)) for day in range(3)]
+    monkeypatch.setattr(service, "require_job", lambda *_: Job(id="job", created_at_ms=3 * DAYS.step_ms))
+    monkeypatch.setattr(service.series, "read", lambda *_: points)
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    days = service.list_of(context, "flights", 2).days
+    assert [(each.day.day, each.input_records, each.output_records) for each in days] == [(6, 10, 2), (5, 10, 2)]
