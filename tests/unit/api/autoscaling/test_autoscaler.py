@@ -241,3 +241,12 @@ def test_a_driver_shall_sleep_while_an_active_autoscaler_wants_it(  # noqa: PLR0
     monkeypatch.setattr(autoscaler.scaling, "scaled_jobs", lambda _: [SEEN._replace(spec=spec)])
     world.look()
     assert active.sleep_requested_at_ms == expected
+
+
+def test_a_confirmed_decision_still_tells_an_idle_job_to_sleep(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.decision = SLEEP
+    world.past.append(past(SLEEP.verdict, target=2))
+    active = Attempt(driver_state="RUNNING")  # since a restart after the first such decision
+    monkeypatch.setattr(autoscaler.attempts, "of_stage", lambda *_: active)
+    assert world.look() == [*READ, ("confirm", 5, NOW_MS, "no input"), "committed"]
+    assert active.sleep_requested_at_ms == NOW_MS
