@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from keyscale.api.access.principal import Principal
-from keyscale.api.errors import CheckpointNotFoundError, VerificationNotFoundError
+from keyscale.api.errors import CheckpointNotFoundError, TooManyInFlightError, VerificationNotFoundError
 from keyscale.api.snapshots import verifications as service
 from keyscale.api.snapshots.verifications import LOST_MS
 from keyscale.db.models import Checkpoint, Job
 from keyscale.vocabulary import CheckpointStatus, CommandStatus, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NOW_MS = 1_000_000
 USER = Principal("id", "ann", Role.OPERATOR)
@@ -96,6 +99,26 @@ def test_a_verification_is_stored_before_it_begins(
         "checkpoint_id": 7,
     }
     assert world.steps == [event, "flushed", "detached", (world.job, world.found, begun)]
+
+
+def test_a_verification_that_the_verifier_refuses_is_not_stored_as_begun(world: World) -> None:
+    def refuse(*_: Any) -> None:
+        raise TooManyInFlightError("too many verifications are in progress")
+
+    @contextmanager
+    def transaction() -> Iterator[Any]:
+        yield sessions.session
+        world.steps.append("committed")
+
+    sessions: Any = world.context.sessions
+    sessions.begin = transaction
+    world.begin()
+    assert world.steps.pop() == "committed"
+    world.found.verification = None
+    world.context.verifier.submit = refuse
+    with pytest.raises(TooManyInFlightError):
+        world.begin()
+    assert "committed" not in world.steps
 
 
 def test_a_verification_in_progress_is_not_begun_again(world: World) -> None:
