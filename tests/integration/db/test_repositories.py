@@ -515,6 +515,10 @@ class TestAttempts:
         rows.attempt(3, job_id="other")
         assert attempts.numbers_of(rows.session, ["mine"]) == {"mine": {1, 2}}
 
+    def test_the_number_of_a_run_is_known_without_its_first_attempt(self, rows: Rows) -> None:
+        rows.attempt(4, run=3)
+        assert attempts.numbers_of(rows.session, ["mine"]) == {"mine": {3, 4}}
+
 
 class TestChanges:
     def test_progress_belongs_to_the_change_that_created_the_attempt(self, rows: Rows) -> None:
