@@ -450,6 +450,25 @@ def test_a_restore_is_still_pending_unless_the_log_has_its_attempt(  # noqa: PLR
         assert (row.created_at_ms, told) == (4, (1, 5, "ann", "a reason"))
 
 
+def test_the_snapshot_of_an_earlier_rewind_is_looked_for_in_the_new_store(
+    client: httpx.Client,
+    context: Context,
+    create: Callable[[str], Any],
+    lose_database: Callable[[], None],
+    store: LocalObjectStore,
+) -> None:
+    job = create("flights")
+    path = Layout(JobId(job["id"])).savepoint("end") + "manifest.json"
+    moved = location_of("s3://lost/bucket", path)
+    write_job_record(store, msgspec.structs.replace(record_of(store, job), rewound_to=moved))
+    lose_database()
+    recovered(client)
+    with context.reads() as session:
+        row = jobs.find(session, job["id"])
+        assert row is not None
+        assert row.rewound_to == location_of(job["status"]["store_url"], path)
+
+
 def test_a_store_that_does_not_answer_is_said_and_a_wrong_url_is_refused(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
