@@ -105,6 +105,16 @@ def test_elements_of_merged_lists_expire_when_they_would_have_without_it(store, 
     assert elements.get() == []
 
 
+def test_a_batch_of_values_is_not_added_to_one_that_has_expired(store):
+    total = store.backend.state(ReducingStateDescriptor("total", pa.int64(), int.__add__, Ttl(100)))
+    groups, keys = np.array([1, 1], np.int32), pa.array([7, 7])
+    total.add_many(groups, keys, pa.array([1, 2]))
+    store.commit()
+    store.wait(100)
+    total.add_many(groups, keys, pa.array([10, 20]))
+    assert total.get_many(groups, keys).to_pylist() == [30, 30]
+
+
 def test_writing_restarts_the_time_and_reading_does_not(store):
     value = store.value(Ttl(100))
     value.update(1)
