@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pandas as pd  # type: ignore[import-untyped]  # publishes no types
 import pyarrow as pa
 import pytest
@@ -25,11 +26,13 @@ from keyscale.jobs.errors import (
 from keyscale.jobs.functions.subtask_info import SubtaskInfo
 from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
 from keyscale.jobs.testing.harness import OperatorHarness
+from keyscale.jobs.transform_with_state.handle import ProcessorHandle
 from keyscale.jobs.transform_with_state.initial_state import InitialState
 from keyscale.jobs.transform_with_state.processor_operator import TransformWithState
 from keyscale.jobs.transform_with_state.record_form import RecordForm
-from keyscale.jobs.transform_with_state.time_mode import TimeMode
-from keyscale.state.doors.keyed import BatchClock, MemorySnapshot, MemoryState, memory_snapshot
+from keyscale.jobs.transform_with_state.row_codec import RowCodec
+from keyscale.jobs.transform_with_state.time_mode import ProcessorTime, TimeMode
+from keyscale.state.doors.keyed import BatchClock, MemorySnapshot, MemoryState, ValueStateDescriptor, memory_snapshot
 from keyscale.state.errors import DescriptorError
 from keyscale.state.keys.key_groups import KeyGroupRange
 from tests.support.spark.processors import CountWords, CountWordsInPandas, History, Reminders, RunningMaximum
@@ -519,6 +522,19 @@ def test_a_state_that_is_deleted_and_then_declared_is_empty_in_every_batch() -> 
     tested.process(("b", 0, 5))
     assert tested.take_output() == [("b", "[1, 2, 1]", 5)]
     assert [len(tested.state(name)) for name in ("value", "list", "map", "kept")] == [1, 1, 1, 5]
+
+
+def test_a_state_that_is_declared_anew_is_empty_however_many_entries_it_had() -> None:
+    rows, key = 50_001, pa.schema([("id", pa.int64())])
+    before = MemoryState(key, BatchClock())
+    value = before.backend.state(ValueStateDescriptor("value", RowCodec("n bigint").type))
+    numbers = pa.array(range(rows))
+    value.put_many(np.zeros(rows, np.int32), numbers, pa.StructArray.from_arrays([numbers], ["n"]))
+    before.commit()
+    after = MemoryState(key, BatchClock(), memory_snapshot([before]))
+    DeletesFirst().init(ProcessorHandle(after.backend, ProcessorTime(TimeMode.NONE, BatchClock())))
+    after.commit()
+    assert (len(before.entries()["value"]), after.entries()["value"]) == (rows, [])
 
 
 class DeletesLast(CountWords):
