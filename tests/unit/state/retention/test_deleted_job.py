@@ -164,6 +164,14 @@ def test_a_claim_ends_that_no_entry_of_the_log_names(job: StateJob, tmp_path: Pa
     assert not missing_files(job.store, savepoint)
 
 
+def test_the_claims_that_are_told_end_and_also_those_that_only_the_log_names(job: StateJob, tmp_path: Path) -> None:
+    told, logged = (job.checkpoint(name)[0] for name in ("told", "logged"))
+    owner = claiming(job, tmp_path, logged.path)
+    take_claim(job.store, told, owner.job_id)
+    delete_job_objects(job.store, owner.job_id, is_last=True, claimed=[told.path])
+    assert [read_claim(job.store, claim_path(each.path)) for each in (told, logged)] == [None, None]
+
+
 def test_a_claim_of_its_own_savepoint_ends_too(job: StateJob, tmp_path: Path) -> None:
     savepoint, _ = job.checkpoint("mine")
     take_claim(job.store, savepoint, JOB)
