@@ -120,3 +120,18 @@ def test_shards_beyond_a_number_of_bytes_are_closed_once_they_are_not_read(tmp_p
     assert fetched == [0, 8, 0, 8]
     assert len(list(scratch.iterdir())) == 1, "the shard that was read last stays"
     reader.close()
+
+
+def test_a_shard_stays_open_while_it_is_read_although_others_are_opened(tmp_path: Path, fetched: list[int]) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    at = point(started(tmp_path, 2))
+    shard = at.shard_ranges("count")[0]
+    reader = ShardReader(at, scratch, open_max=1)
+    reading = reader.entries("count", "count", shard, shard.start_key, shard.end_key)
+    next(reading)
+    (directory,) = scratch.iterdir()
+    counted = count(reader, at)
+    assert (directory.exists(), fetched) == (True, [0, 8])
+    assert len(list(reading)) == counted[0] - 1
+    reader.close()
