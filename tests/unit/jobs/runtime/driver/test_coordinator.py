@@ -239,6 +239,21 @@ def test_the_minimum_pause_after_a_checkpoint_is_kept(rigs: list[Rig]) -> None:
     assert paused.checkpoints.taken == 1
 
 
+def test_the_minimum_pause_begins_when_a_periodic_checkpoint_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, now = Rig(min_pause_ms=1_000), [10.0]
+
+    class Slow(ScriptedCheckpoints):
+        def take(self, *_: Any, **__: Any) -> Completed:
+            now[0] += 30
+            return Completed()
+
+    rig.coordinator._checkpoints = cast("Any", Slow())
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(keyscale.jobs.runtime.driver.coordinator, "time", clock)
+    rig.coordinator._take_periodic()
+    assert rig.coordinator._schedule.due_at(rig.settings) == 41
+
+
 def test_the_minimum_pause_is_also_kept_after_a_checkpoint_that_could_not_begin(rigs: list[Rig]) -> None:
     waiting = ScriptedCheckpoints([CheckpointNotBegunError("a long batch")])
     paused, other = started(rigs, waiting, min_pause_ms=3_600_000), started(rigs)
