@@ -316,6 +316,17 @@ def test_a_span_ends_now_at_the_latest(shown: Shown, span: dict[str, int], expec
     assert (answer.from_ms, answer.to_ms) == expected
 
 
+def test_the_last_rate_of_a_past_span_is_of_its_whole_step(shown: Shown) -> None:
+    last, minute = NOW_MS - 4 * HOUR_MS, 60_000
+    shown.rows = [
+        point(last - minute, step_ms=minute, input_records=5),
+        point(last, step_ms=minute, input_records=125),
+    ]
+    answer = shown.show(from_ms=last - HOUR_MS, to_ms=last + 5_000)
+    assert (answer.step_ms, answer.at_ms[-1]) == (minute, last)
+    assert answer.series[SeriesName.INPUT_RATE][-1] == 2.0
+
+
 def test_a_span_begins_when_the_retention_does(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000 * DAY_MS
     monkeypatch.setattr(series, "now_ms", lambda: now)
