@@ -123,6 +123,15 @@ def test_a_job_that_goes_back_replaces_its_later_rows(
     assert written(server) == [(0, 1), (1, 1), (10, 2), (11, 2)]
 
 
+def test_a_job_that_starts_without_state_takes_its_rows_back_once(make_server: Callable[[Host], Server]) -> None:
+    server = make_server(Host())
+    driver = driver_of(server, OPTIONS["a batch column"])
+    driver.run(1)
+    driver.go_back(-1)
+    driver.run(1)
+    assert written(server) == [(0, 2), (1, 2), (10, 2), (11, 2)]
+
+
 class Letters:
     """A dead letter sink that notes its calls."""
 
