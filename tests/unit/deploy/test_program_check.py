@@ -105,6 +105,15 @@ def test_the_loader_gets_the_question_and_its_answer_is_shown(  # noqa: PLR0917 
     assert not works[0].exists()
 
 
+def test_a_program_gets_the_secrets_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "views.py").touch()
+    given: list[dict[str, str]] = []
+    monkeypatch.setenv("KEYSCALE_JOB_SECRET_API_KEY", "value-of-it")
+    monkeypatch.setattr(program_check, "subprocess", SimpleNamespace(run=lambda _, *, env, **__: given.append(env)))
+    check.main([str(tmp_path / "views.py")], standalone_mode=False)
+    assert [env.get("KEYSCALE_JOB_SECRET_API_KEY") for env in given] == ["value-of-it"]
+
+
 @pytest.mark.real
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
