@@ -49,7 +49,10 @@ def directory() -> Iterator[Path]:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Not a fixture: coverage writes its own file between the fixtures and the test."""
+    """Becomes another user inside a test.
+
+    A fixture would be too early: coverage writes its file between the fixtures and the test, as root.
+    """
     os.seteuid(NOBODY)
     try:
         yield
@@ -85,7 +88,8 @@ class TestAnotherUser:
     ) -> None:
         monkeypatch.setattr(files, "SparkSession", SimpleNamespace(active=lambda: ModelSession(Host())))
         monkeypatch.setattr(files, "HadoopDirectory", ModelDirectory)
-        with as_nobody(), pytest.raises(SinkForbiddenError, match=f"may not write to {directory}, which belongs"):
+        said = f"may not write to {directory}, which belongs to root"
+        with as_nobody(), pytest.raises(SinkForbiddenError, match=said):
             FileSink(str(directory / "out")).check(SCHEMA, CONTEXT)
 
     def test_a_subtask_that_writes_files_names_the_directory(self, directory: Path) -> None:
