@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from keyscale.installation import IMPORT_PATH
 from tests.property.histories import EXAMPLES
 from tests.suite import database_kinds
+from tests.suite.imports import import_in_turns
 from tests.suite.reaper import continue_below_reaper, is_program
 from tests.suite.scratch import use_memory
 from tests.suite.tiers import arrange
@@ -75,10 +76,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Spares the garbage collection what is collected: it all stays, and would be walked through again and again."""
     gc.disable()
     try:
+        if given := getattr(session.config, "workerinput", None):
+            import_in_turns(session.config.args, int(given["workerid"].removeprefix("gw")), given["workercount"])
         return (yield)
     finally:
         gc.freeze()
