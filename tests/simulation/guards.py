@@ -250,7 +250,7 @@ DATA_PLANE = (
         "An append compares the entry that has its position with its own.",
         ((CommitLog, "append", _append_as_own),),
         WRONG_ROWS,
-        2,
+        6,
         history=data_plane_scenes("overlap"),
     ),
     Guard(
