@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from keyscale.api.access.principal import Principal
+from keyscale.api.control_plane.cursors import Listing, write_cursor
 from keyscale.api.errors import (
+    ArtifactNotFoundError,
     JobLimitError,
+    JobNameTakenError,
     JobNotFoundError,
     OutOfScopeError,
     ParallelismInvalidError,
@@ -17,7 +22,7 @@ from keyscale.api.errors import (
     SecretUnknownError,
     SparkConfNotAllowedError,
 )
-from keyscale.api.health.facts import HealthFacts
+from keyscale.api.health.facts import HealthFacts, StartWait
 from keyscale.api.job_limits import JobLimits
 from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.jobs import jobs, start_waits
@@ -25,11 +30,13 @@ from keyscale.api.jobs.conditions import ConditionFacts
 from keyscale.api.jobs.jobs import check_parallelism, check_specification, job_answer, require_name
 from keyscale.api.jobs.restore_sources import FoundSource, Restorer
 from keyscale.api.jobs.schemas.job import AttemptSummaryAnswer, JobRequest
+from keyscale.api.jobs.schemas.restore import RestoreRequest
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Event, Job
 from keyscale.db.repositories import attempts
 from keyscale.db.repositories.overviews import JobOverview, LatestSnapshot
+from keyscale.db.repositories.pages import Page, PageRequest
 from keyscale.jobs.protocol.messages import Counters, DriverMetrics, Failure, FailureHistory
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.vocabulary import AttemptStage, ClaimMode, JobStatus, OperationKind, RestoreMode, Role
@@ -423,3 +430,181 @@ def test_a_job_that_the_user_may_not_make_is_refused_before_the_store_is_asked()
         jobs.create(
             cast("Any", None), user, JobRequest.model_validate({"name": "flights", "spec": {"artifact_id": "a"}})
         )
+
+
+ANN = Principal("id", "ann", Role.OPERATOR, JobScope(labels={"team": "a"}))
+SPEC = JobSpec(artifact_id="a", libraries=["b" * 32, "c" * 32])
+
+
+class Stored:
+    """The steps that store a new job, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: list[Any] = []
+        self.failure: Exception | None = None
+        self.session: Any = SimpleNamespace(add=lambda row: self.steps.append(("added", row.id)), flush=self._flush)
+        self.context: Any = SimpleNamespace(sessions=SimpleNamespace(begin=lambda: nullcontext(self.session)))
+        self.job = Job(id="job", name="flights", created_at_ms=70)
+        for module, name in (
+            (jobs, "check_specification"),
+            (jobs, "require_program"),
+            (jobs, "require_covered"),
+            (jobs, "store_restore"),
+            (jobs, "job_answer"),
+            (jobs.requests, "revise"),
+        ):
+            monkeypatch.setattr(module, name, lambda *given, name=name: self._note(name, *given))
+        monkeypatch.setattr(jobs.requests, "start", lambda _, job, by, id_: self._note("start", job, by, len(id_)))
+        monkeypatch.setattr(jobs.events, "record", lambda _, **event: self.steps.append(event))
+
+    def _note(self, name: str, *given: Any) -> str:
+        self.steps.append((name, *(each for each in given if each is not self.context and each is not self.session)))
+        return "the answer"
+
+    def _flush(self) -> None:
+        self.steps.append("flushed")
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_new_job_is_stored_with_its_revision_and_its_restore_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch, *, starts: bool
+) -> None:
+    stored, original, request = Stored(monkeypatch), JobSpec(artifact_id="b"), RestoreRequest()
+    source = FoundSource(Restore("w"), 64, "spark")
+    answer: Any = jobs.store_new(
+        stored.context, ANN, stored.job, SPEC, request, source, cloned=original, message="why", starts=starts
+    )
+    event = {"job_id": "job", "at_ms": 70, "kind": "JOB_CREATED", "actor": "ann", "message": "created flights"}
+    assert (answer, stored.steps) == (
+        "the answer",
+        [
+            ("check_specification", SPEC),
+            ("require_program", ANN, SPEC),
+            ("require_covered", ANN, original, SPEC),
+            ("added", "job"),
+            "flushed",
+            ("revise", stored.job, SPEC, ANN, "why"),
+            ("store_restore", stored.job, request, source),
+            event,
+            *([("start", stored.job, ANN, 32)] if starts else []),
+            "flushed",
+            ("job_answer", stored.job),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("constraint", "error"),
+    [("uq_jobs_name", JobNameTakenError), ("fk_revisions_artifact_id_artifacts", ArtifactNotFoundError)],
+)
+def test_a_new_job_that_another_request_came_before_is_refused_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, constraint: str, error: type[Exception]
+) -> None:
+    stored = Stored(monkeypatch)
+    stored.failure = IntegrityError("INSERT", {}, Exception(f'violates the constraint "{constraint}"'))
+    with pytest.raises(error):
+        jobs.store_new(stored.context, ANN, stored.job, SPEC, RestoreRequest(), None)
+
+
+BACK = Restore("w", RestoreMode.REWIND, "file:///s", ClaimMode.CLAIM)
+
+
+@pytest.mark.parametrize(
+    ("source", "allows", "pending", "expected"),
+    [
+        (None, False, BACK, []),
+        (None, True, BACK, [Restore("w", RestoreMode.REWIND, "file:///s", ClaimMode.CLAIM, True)]),
+        (None, True, None, [Restore("new", allow_non_restored_state=True)]),
+        (FoundSource(BACK, 64, "spark"), True, Restore("old"), ["kept", BACK]),
+    ],
+    ids=["nothing", "an allowance for the pending restore", "an allowance", "a source"],
+)
+def test_a_request_changes_how_the_next_start_restores_in_what_it_names(
+    monkeypatch: pytest.MonkeyPatch, *, source: Any, allows: bool, pending: Restore | None, expected: list[Any]
+) -> None:
+    noted: list[Any] = []
+    transaction = SimpleNamespace(pending_restore=lambda: pending, set_pending_restore=noted.append)
+    monkeypatch.setattr(jobs, "JobTransaction", lambda *of: {("session", "job"): transaction}[of])
+    monkeypatch.setattr(jobs, "require_kept", lambda _, found: noted.append("kept" if found is source else found))
+    monkeypatch.setattr(jobs.uuid, "uuid4", lambda: SimpleNamespace(hex="new"))
+    request = RestoreRequest(allow_non_restored_state=allows)
+    jobs.store_restore(cast("Any", "session"), cast("Any", "job"), request, source)
+    assert noted == expected
+
+
+def test_a_program_and_its_libraries_are_the_users_and_stay_while_the_job_needs_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noted: list[Any] = []
+    monkeypatch.setattr(jobs, "require_libraries", lambda _, *of, **more: noted.append((*of, more)))
+    monkeypatch.setattr(jobs.artifacts, "keep", lambda _, ids: noted.append(ids))
+    context: Any = SimpleNamespace(settings=SimpleNamespace(jar_rules="rules"))
+    jobs.require_program(context, cast("Any", None), ANN, SPEC)
+    brought = ["b" * 32, "c" * 32]
+    assert noted == [("a", brought, "rules", {"scope": ANN.scope, "user_id": "id"}), ["a", *brought]]
+
+
+def test_each_job_of_a_list_has_its_own_wait_and_its_own_failing_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting = attempt(driver_state=None)
+    found = {name: overview(starting, {"id": name, "name": f"{name}-name"}) for name in ("old", "new")}
+    asked: list[Any] = []
+    page = Page(["new", "deleted meanwhile", "old"], (5, "old"))
+    failing = {("old", NOW_MS): "the store is away"}
+    monkeypatch.setattr(jobs, "shared_now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(jobs.jobs, "list_page", lambda _, *of: asked.append(of) or page)
+    monkeypatch.setattr(jobs.overviews, "of_jobs", lambda _, ids: found if ids == page.rows else {})
+    monkeypatch.setattr(jobs, "waits_of", lambda _, each: {"new": StartWait(2, 3, 4)} if [*each] else {})
+    monkeypatch.setattr(jobs, "failing_start_of", lambda _, each, at_ms: failing.get((each.job["id"], at_ms)))
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    answer = jobs.list_all(context, ANN, Listing(3, write_cursor((9, "newest"))))
+    assert asked == [(PageRequest(3, (9, "newest")), ANN.scope)]
+    shown = {
+        job.name: (
+            [each.since_ms for each in job.status.health.reasons],
+            ["the store is away" in each.message for each in job.status.conditions if each.type == "RUNNING"],
+        )
+        for job in answer.jobs
+    }
+    assert list(shown.items()) == [("new-name", ([4], [False])), ("old-name", ([], [True]))]
+    assert answer.next == write_cursor((5, "old"))
+
+
+def test_the_attempts_of_a_job_are_listed_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [attempt(DriverMetrics(batches=number), number=number) for number in (7, 6)]
+    asked: list[Any] = []
+    monkeypatch.setattr(jobs.jobs, "find_id", lambda _, name: {"flights": "job"}.get(name))
+    monkeypatch.setattr(jobs.attempts, "list_page", lambda _, *of: asked.append(of) or Page(rows, (6,)))
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    found = jobs.list_attempts(context, "flights", Listing(2, write_cursor((8,))))
+    assert asked == [("job", PageRequest(2, (8,)))]
+    assert [(each.number, each.metrics and each.metrics.batches) for each in found.attempts] == [(7, 7), (6, 6)]
+    assert (found.next, jobs.id_of(context, "flights")) == (write_cursor((6,)), "job")
+    with pytest.raises(JobNotFoundError):
+        jobs.list_attempts(context, "none", Listing(2))
+    with pytest.raises(JobNotFoundError):
+        jobs.id_of(context, "none")
+
+
+def test_a_failing_start_is_told_by_the_newest_event_since_its_attempt(
+    shown: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = overview(attempt(driver_state=None, created_at_ms=20, launched_at_ms=30))
+    asked: list[Any] = []
+    shown(found)
+    monkeypatch.setattr(start_waits.events, "between", lambda _, *of, **more: asked.append((*of, more)) or [])
+    assert jobs.failing_start_of(cast("Any", None), found, NOW_MS) is None
+    [(job_id, from_ms, to_ms, more)] = asked
+    assert (job_id, from_ms, to_ms > NOW_MS) == ("job", 20, True)
+    assert more == {"kinds": ("JOB_SET_ASIDE", "JOB_TAKEN_UP"), "limit": 1}
+
+
+def test_a_job_with_two_waiting_starts_shows_the_place_of_the_start_that_comes_first(shown: Any) -> None:
+    unlaunched = [
+        ("job", 5, AttemptStage.STANDBY, 120_100, 8),
+        ("other", 1, AttemptStage.ACTIVE, 60_050, 7),
+        ("job", 4, AttemptStage.ACTIVE, 60_000, 8),
+    ]
+    [reason] = shown(overview(attempt(driver_state=None)), unlaunched).status.health.reasons
+    assert ("in place 2 of 3" in reason.message, reason.since_ms) == (True, 60_000)
