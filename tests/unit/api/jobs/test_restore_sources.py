@@ -278,3 +278,60 @@ def test_a_snapshot_that_the_job_went_back_behind_is_refused_to_that_job_alone(f
     found.manifest = manifest(job_id="other")
     found.add("other", 9, at_ms=90)
     assert found.source(job="other", checkpoint_id=9).restore.mode is RestoreMode.REWIND
+
+
+@pytest.mark.parametrize("restorer", [Restorer.of(MINE), NEW], ids=["an existing job", "a new job"])
+def test_a_snapshot_belongs_to_the_job_that_has_claimed_it_even_if_another_job_took_it(
+    found: Found, restorer: Restorer
+) -> None:
+    found.add("other", 8, at_ms=80)
+    found.claimed_by = "other"
+    with pytest.raises(RestoreSourceError, match="the job other-name has claimed it"):
+        found.source(restorer, job="other", latest=True)
+    found.claimed_by = "mine"
+    if restorer is NEW:
+        with pytest.raises(RestoreSourceError, match="the job mine-name has claimed it"):
+            found.source(restorer, job="other", latest=True)
+    else:
+        assert found.source(restorer, job="other", latest=True).restore.mode is RestoreMode.REWIND
+
+
+@pytest.mark.parametrize(
+    ("user", "named"),
+    [(USER, "a job that you may not see"), (Principal("id", "root", Role.ADMIN), "job deleted")],
+    ids=["a user with a scope", "an administrator"],
+)
+def test_a_job_that_is_not_in_the_database_has_its_id_as_name_for_users_of_every_job(
+    found: Found, user: Principal, named: str
+) -> None:
+    session = cast("Any", None)
+    assert service.named_to(session, user, "deleted") == named
+    assert service.named_to(session, user, "other") == "the job other-name"
+    assert found.read == []
+
+
+def test_a_snapshot_of_a_deleted_job_is_for_users_of_every_job(found: Found) -> None:
+    location = location_of(STORE, Layout(JobId("deleted")).manifest(CheckpointId(0), "s"))
+    with pytest.raises(RestoreSourceError, match="no manifest can be read there"):
+        found.source(location=location)
+    wanted = RestoreRequest(restore_from=RestoreSource(location=location))
+    everybody = Principal("id", "root", Role.ADMIN)
+    taken = find_source(found.context, everybody, wanted, Restorer.of(MINE))
+    assert taken is not None
+    assert taken.restore.location == location
+
+
+def test_a_new_job_gets_the_hash_of_its_snapshot_and_names_the_store_with_or_without_a_slash(found: Found) -> None:
+    path = OTHER.manifest(CheckpointId(0), "s")
+    found.manifest = manifest(hash_id="java", max_parallelism=16)
+    taken = found.source(Restorer(None, f"{STORE}/", None, None), location=location_of(STORE, path))
+    assert (taken.hash_id, taken.max_parallelism) == ("java", 16)
+    assert found.read == [(f"{STORE}/", path, 7)]
+
+
+def test_a_checkpoint_without_a_location_is_no_source(found: Found) -> None:
+    found.add("mine", 9, at_ms=90)
+    found.checkpoints["mine", 9].external_path = None
+    for request in ({"checkpoint_id": 9}, {"latest": True}, {"before_ms": 91}):
+        with pytest.raises(RestoreSourceError, match=r"^checkpoint 9 of job .* has no location$"):
+            found.source(**request)
