@@ -151,3 +151,28 @@ def test_a_start_that_fails_and_is_tried_again_says_why() -> None:
     found = condition("RUNNING", attempt=attempt(driver_state=None), failing_start=failing)
     assert (found.status, found.reason) == ("FALSE", "DRIVER_STARTS")
     assert found.message == f"the driver of attempt 3 is STARTING; {failing}"
+
+
+def test_each_condition_names_what_it_is_about() -> None:
+    silent = attempt(heartbeat_at_ms=NOW_MS - SILENT_MS)
+    assert condition("RUNNING").message == "attempt 3 runs the job"
+    assert condition("RUNNING", attempt=silent).message == "the driver of attempt 3 is silent"
+    assert condition("RUNNING", attempt=attempt(driver_state="RESTORING")).message.endswith("attempt 3 is RESTORING")
+    assert condition("RUNNING", status=JobStatus.FAILED).message == "the job is FAILED"
+    assert condition("RESTORABLE").message == "the job can start from checkpoint 7"
+    over = condition("RESTORABLE", restorable_until_at_ms=NOW_MS)
+    assert over.message == "the sources may have deleted records after checkpoint 7"
+    behind = condition("CATCHING_UP", caught_up_at_ms=None)
+    assert behind.message == "90 records left; 9 left before the start"
+    unknown = condition("CATCHING_UP", caught_up_at_ms=None, lag_before=None, lag_records=1)
+    assert unknown.message == "1 record left; 0 left before the start"
+    changed = condition("PROGRESSING", status=JobStatus.RESTARTING, operation=OperationKind.UPGRADE)
+    assert (changed.reason, changed.message) == ("UPGRADE", "the operation UPGRADE changes the job")
+
+
+def test_a_job_that_stops_runs_until_its_driver_has_ended_and_catches_up_no_more() -> None:
+    stopping = {"attempt": attempt(driver_state="STOPPING"), "caught_up_at_ms": None}
+    assert told("RUNNING", **stopping) == ("TRUE", "DRIVER_RUNS", 500)
+    assert told("CATCHING_UP", **stopping) == ("UNKNOWN", "NOT_RUNNING", None)
+    settled = {**stopping, "status": JobStatus.STOPPED, "ended_at_ms": 900}
+    assert told("RUNNING", **settled) == ("FALSE", "STOPPED", 900)
