@@ -143,3 +143,19 @@ def test_a_job_whose_changes_need_an_approval_is_not_deleted(world: World, monke
     with pytest.raises(ApprovalRequiredError):
         jobs.delete(world.context, ADMIN, "flights")
     assert world.steps == ["flights locked"]
+
+
+def test_a_deleted_job_leaves_its_name_and_its_store_once_no_driver_adds_to_its_series(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[DeletedJob] = []
+    with world.context.sessions.begin() as session:
+        session.add, session.flush = left.append, lambda: world.steps.append("flushed")
+    world.steps.clear()
+    monkeypatch.setattr(jobs, "now_ms", lambda: 70)
+    monkeypatch.setattr(jobs.series, "remove", lambda *_: world.steps.append("points removed"))
+    jobs.delete(world.context, ADMIN, "flights")
+    assert world.steps[1:5] == ["row deleted", "flushed", "points removed", "committed"]
+    [row] = left
+    assert (row.job_id, row.name, row.store_url) == ("job", "flights", "file:///store")
+    assert (row.deleted_at_ms, row.due_at_ms) == (70, 70)
