@@ -13,6 +13,7 @@ from keyscale.db.repositories import jobs, revisions
 from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
 from keyscale.vocabulary import AttemptStage, CheckpointStatus, ClaimMode, JobStatus
 from tests.support.control_plane.bodies import with_spec
+from tests.support.control_plane.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -416,3 +417,27 @@ def test_a_job_runs_since_its_active_driver_first_said_so(
         JobTransaction(session, found).end_attempt(1)
     shown = client.get("/v1/jobs/flights").json()
     assert (shown["status"]["running_since_ms"], shown["status"]["health"]["reasons"]) == (None, [])
+
+
+def test_a_clone_that_starts_at_once_has_its_state_its_revision_and_its_events(
+    client: httpx.Client, context: Context, job: dict[str, Any]
+) -> None:
+    path = Snapshots(context.sessions, job["id"]).take(3, {})
+    body = {"name": "copy", "start": True, "allow_non_restored_state": True, "spec": {"parallelism": 4}}
+    answer = client.post("/v1/jobs/flights/clone", json={**body, "labels": {"team": "a"}})
+    assert answer.status_code == 201, answer.text
+    clone = answer.json()
+    assert (answer.headers["ETag"], clone["status"]["state"], clone["labels"]) == ('"1"', "SUBMITTING", {"team": "a"})
+    assert (clone["spec"]["parallelism"], clone["spec"]["artifact_id"]) == (4, job["spec"]["artifact_id"])
+    restore = clone["status"]["restore"]
+    assert (restore["mode"], restore["allow_non_restored_state"]) == ("REWIND", True)
+    assert restore["location"].endswith(path)
+    [revision] = client.get("/v1/jobs/copy/revisions").json()["revisions"]
+    assert (revision["message"], revision["created_by"], revision["number"]) == ("cloned from flights", "admin", 1)
+    told = client.get("/v1/jobs/copy/events").json()["events"]
+    assert [(each["kind"], each["actor"], each["job_id"]) for each in told] == [
+        ("JOB_STARTED", "admin", clone["id"]),
+        ("JOB_CREATED", "admin", clone["id"]),
+        ("REVISION_CREATED", "admin", clone["id"]),
+    ]
+    assert told[1]["message"] == "created copy"
