@@ -6,17 +6,21 @@ import statistics
 from collections import Counter
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from fastapi import Response
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keyscale.api.control_plane.cursors import Listing, write_cursor
 from keyscale.api.errors import CheckpointNotFoundError
+from keyscale.api.snapshots import checkpoint_routes as routes
 from keyscale.api.snapshots import checkpoints as service
+from keyscale.api.snapshots import savepoint_routes
 from keyscale.api.snapshots.checkpoints import _operator, answer_of, quantile, spread, summarize
 from keyscale.api.snapshots.schemas.checkpoint import LargeKeyGroup, RestoredAnswer
+from keyscale.api.snapshots.schemas.snapshot_maintenance import VerifyRequest
 from keyscale.db.models import Checkpoint, CheckpointSubtask, Job, Revision
 from keyscale.db.repositories.attempts import Restores
 from keyscale.db.repositories.checkpoints import Latest, Sizes
@@ -256,3 +260,40 @@ def test_the_detail_of_a_checkpoint_has_the_subtasks_of_each_operator(monkeypatc
     assert found.model_dump(exclude={"operators"}) == answer_of(row(7)).model_dump()
     with pytest.raises(CheckpointNotFoundError):
         service.show_detail(context, "flights", 8)
+
+
+def test_the_routes_of_checkpoints_ask_for_what_the_path_and_the_query_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[Any] = []
+    services: tuple[tuple[Any, str], ...] = (
+        (routes.checkpoints, "show_statistics"),
+        (routes.comparisons, "compare"),
+        (routes.snapshot_deletions, "delete_checkpoint"),
+        (routes.snapshot_deletions, "delete_savepoint"),
+        (routes.verifications, "begin"),
+        (savepoint_routes.savepoints, "list_of"),
+    )
+    for module, name in services:
+        monkeypatch.setattr(module, name, lambda *given, name=name, **more: noted.append((name, *given[1:], more)))
+    context, user, response, listing = cast("Any", "context"), cast("Any", "ann"), Response(), Listing(2)
+    routes.show_checkpoints(context, user, "flights", listing, [FAILED])
+    routes.compare_checkpoints(context, user, "flights", 3, 5, listing)
+    for dry_run in (False, True):
+        routes.delete_checkpoint(context, user, "flights", 3, response, dry_run)
+        savepoint_routes.delete_savepoint(context, user, "flights", "s", response, dry_run)
+        assert response.status_code == (200 if dry_run else 202)
+    for request in (None, VerifyRequest(hashes=True)):
+        routes.verify_checkpoint(context, user, "flights", 3, request)
+    savepoint_routes.list_savepoints(context, user, "flights", listing, SnapshotOwner.USER)
+    deletions = [
+        [("delete_checkpoint", "ann", "flights", 3, dry_run), ("delete_savepoint", "ann", "flights", "s", dry_run)]
+        for dry_run in ({"dry_run": False}, {"dry_run": True})
+    ]
+    assert noted == [
+        ("show_statistics", "flights", listing, [FAILED], {}),
+        ("compare", "ann", "flights", 3, 5, listing, {}),
+        *deletions[0],
+        *deletions[1],
+        ("begin", "ann", "flights", 3, {"hashes": False}),
+        ("begin", "ann", "flights", 3, {"hashes": True}),
+        ("list_of", "flights", listing, SnapshotOwner.USER, {}),
+    ]
