@@ -83,3 +83,17 @@ def test_each_savepoint_is_verified_once_though_one_has_to_wait(policies: Polici
     policies.refused = {"busy"}
     policies.poll()
     assert policies.verified == [("new", 3, False)]
+
+
+def test_a_policy_acts_in_its_own_name_and_wakes_the_reconciler_for_a_savepoint_alone(
+    policies: Policies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users: list[Any] = []
+    monkeypatch.setattr(savepoint_schedule.verifications, "begin", lambda _, user, *__, **___: users.append(user))
+    policies.taking, policies.refused = [taking("changing", 1), taking("young", 0)], {"changing"}
+    policies.kept = [kept("new", 3, None)]
+    policies.poll()
+    assert (policies.taken, policies.rung, [user.name for user in users]) == ([], 0, [SAVEPOINT_POLICY])
+    policies.refused.clear()
+    policies.poll()
+    assert (len(policies.taken), policies.rung) == (1, 1)
