@@ -246,6 +246,11 @@ def test_a_kept_savepoint_is_its_users_and_stays(changes: Changes, client: httpx
         event for event in client.get("/v1/jobs/flights/events").json()["events"] if event["kind"] == "SAVEPOINT_KEPT"
     ]
     assert len(kept) == 1
+    of_savepoint = client.get("/v1/jobs/flights/savepoints/wider").json()
+    assert (kept[0]["actor"], kept[0]["details"]) == (
+        "admin",
+        {"checkpoint_id": of_savepoint["checkpoint_id"], "location": of_savepoint["external_path"]},
+    )
     assert client.post("/v1/jobs/flights/savepoints/none/keep").json()["code"] == "SAVEPOINT_NOT_FOUND"
     assert client.delete("/v1/jobs/flights/savepoints/wider").status_code == 202
     assert client.post("/v1/jobs/flights/savepoints/wider/keep").json()["code"] == "SAVEPOINT_NOT_FOUND"
