@@ -80,7 +80,7 @@ def test_a_key_of_a_stopped_job_is_set_in_a_savepoint_that_is_not_the_jobs_histo
 def test_several_keys_are_changed_in_one_savepoint_or_not_at_all(
     client: httpx.Client, context: Context, job: dict[str, Any], tmp_path: Path
 ) -> None:
-    checkpoint_counts(context.sessions, job["id"], tmp_path, {1: 1, 2: 2}, parallelism=2)
+    taken = checkpoint_counts(context.sessions, job["id"], tmp_path, {1: 1, 2: 2}, parallelism=2)
     place = {"operator": "count", "state": "count"}
     changes = [{**place, "key": "1", "deletes": True}, {**place, "key": "2", "value": 7}]
     several = client.post(CHANGES, json={"changes": changes, "id": "several"})
@@ -94,6 +94,11 @@ def test_several_keys_are_changed_in_one_savepoint_or_not_at_all(
     with context.sessions() as session:
         (event,) = session.query(Event).filter_by(kind="STATE_CHANGED").all()
     assert event.message == "savepoint several has 1 set and 1 deleted entries of count.count"
+    assert (event.details["rows_before"], event.details["rows_after"]) == (2, 1)
+    with context.sessions() as session:
+        asked = session.query(Event).filter_by(kind="STATE_CHANGE_REQUESTED").order_by(Event.id).all()
+    assert (asked[0].message, asked[0].actor) == (event.message, event.actor)
+    assert asked[0].details == {"savepoint_id": "several", "checkpoint_id": 2, "derived_from": taken, "attempt": 0}
     further = {"changes": [{**place, "key": "3", "value": 9}], "checkpoint_id": several.json()["checkpoint_id"]}
     last = client.post(CHANGES, json=further)
     with StateReader.open(last.json()["location"]) as reader:
