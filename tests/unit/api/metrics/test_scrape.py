@@ -466,3 +466,121 @@ def test_a_replica_without_its_database_tells_the_rest_and_a_token_of_some_jobs_
     with pytest.raises(OperationalError):
         replica.scraped(some)
     assert replica.scopes == [some, EVERYTHING, some]
+
+
+def test_of_several_operators_the_largest_lag_and_the_earliest_watermark_are_the_jobs() -> None:
+    operators = [
+        {"uid": "a", "event_time_lag_ms": 3000, "watermark_ms": 800_000},
+        {"uid": "b", "event_time_lag_ms": 5000, "watermark_ms": -2000},
+        {"uid": "c", "event_time_lag_ms": 4000, "watermark_ms": 900_000},
+        {"uid": "d", "event_time_lag_ms": None, "watermark_ms": None},
+    ]
+    found = samples(job(metrics={**REPORT, "operators": operators}))
+    assert (found["keyscale_job_lag_seconds"], found["keyscale_job_watermark_timestamp_seconds"]) == (5, -2)
+    assert found["keyscale_operator_event_time_lag_seconds c"] == 4
+    none = samples(job(metrics={**REPORT, "operators": operators[3:]}))
+    assert {"keyscale_job_lag_seconds", "keyscale_job_watermark_timestamp_seconds"}.isdisjoint(none)
+
+
+def test_before_its_first_batch_a_driver_has_the_gauges_that_it_knows_while_it_waits_for_input() -> None:
+    names = {
+        "keyscale_job_input_records_per_second",
+        "keyscale_job_busy_ratio",
+        "keyscale_job_processed_records_per_second",
+        "keyscale_job_batch_duration_seconds",
+    }
+
+    def shown(**report: Any) -> set[str]:
+        return samples(job(metrics={**REPORT, **report})).keys() & names
+
+    assert shown() == shown(waits_for_input=True) == names
+    idle = {"keyscale_job_input_records_per_second", "keyscale_job_busy_ratio"}
+    assert shown(batches=0, waits_for_input=True) == idle
+    assert shown(batches=0, waits_for_input=False) == set()
+    assert samples(job(metrics={**REPORT, "batches": 0}))["keyscale_driver_process_memory_bytes"] == 1 << 21
+
+
+@pytest.mark.parametrize("desired", DesiredState)
+@pytest.mark.parametrize("status", JobStatus)
+def test_a_job_is_wanted_while_its_user_wants_it_and_it_has_not_ended(desired: DesiredState, status: JobStatus) -> None:
+    ended = {JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED}
+    wanted = samples(job(desired=desired, status=status))["keyscale_job_wanted"]
+    assert wanted == (desired is DesiredState.RUNNING and status not in ended)
+
+
+def test_each_metric_of_a_job_is_shown_under_its_own_name() -> None:
+    found = samples(job(failed=Snapshot(8, None, 0, 0, 0), heartbeat_at_ms=NOW_MS - 3000))
+    of_job = {name.removeprefix("keyscale_job_"): value for name, value in found.items() if "keyscale_job_" in name}
+    assert of_job == {
+        "state_bytes": 4096,
+        "last_checkpoint_duration_seconds": 0.3,
+        "last_checkpoint_written_bytes": 1024,
+        "restarts_total": 2,
+        "status RUNNING": 1,
+        "wanted": 1,
+        "up": 1,
+        "health_score": 100,
+        "heartbeat_age_seconds": 3,
+        "last_checkpoint_age_seconds": 20,
+        "restorable_until_at_timestamp_seconds": 1040,
+        "last_checkpoint_failed": 1,
+        "lag_records_at_timestamp_seconds": 997,
+        "checkpoint_interval_seconds": 10,
+        "last_operation_downtime_seconds": 2.5,
+        "autoscaler_verdict SCALE_UP": 1,
+        "autoscaler_parallelism": 4,
+        "input_records_total": 1100,
+        "output_records_total": 90,
+        "late_records_total": 8,
+        "dead_letters_total": 5,
+        "lost_records_total": 2,
+        "input_records_per_second": 12.5,
+        "processed_records_per_second": 80,
+        "busy_ratio": 0.5,
+        "batch_duration_seconds": 0.25,
+        "lag_records": 7,
+        "lag_seconds": 1.5,
+        "watermark_timestamp_seconds": 900,
+    }
+    of_parts = {name: value for name, value in found.items() if "keyscale_job_" not in name and value != 0}
+    assert {name.removeprefix("keyscale_").replace(' to"tals\\', ""): value for name, value in of_parts.items()} == {
+        "driver_batches_total": 4,
+        "driver_input_batches_total": 3,
+        "driver_lag_growth_records_per_second": -1.5,
+        "driver_garbage_collection_ratio": 0.25,
+        "driver_jvm_heap_bytes": 1 << 20,
+        "driver_process_memory_bytes": 1 << 21,
+        "driver_process_seconds_total": 1.5,
+        "driver_host_load_ratio": 0.5,
+        "driver_source_retention_seconds": 60,
+        "operator_read_records_total": 100,
+        "operator_read_records_per_second": 1,
+        "operator_write_records_per_second": 1,
+        "operator_watermark_timestamp_seconds": 900,
+        "operator_watermark_lag_seconds": 100,
+        "operator_event_time_lag_seconds": 1.5,
+        "operator_late_records_total": 3,
+        "operator_dead_letters_total": 1,
+        "sink_dead_letters_total table": 4,
+        "source_lag_records clicks": 7,
+        "split_lag_records clicks 0": 5,
+        "split_lag_records clicks 1": 2,
+        "subtask_busy_ratio min": 0.25,
+        "subtask_busy_ratio max": 0.75,
+        "subtask_state_bytes min": 10,
+        "subtask_state_bytes max": 30,
+    }
+
+
+def test_of_very_many_sinks_and_sources_the_first_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape, "PARTS_MAX", 2)
+    sinks = [{"uid": f"s{number}", "dead_letters": number} for number in range(3)]
+    lags = [{"uid": f"i{number}", "lag_records": number, "splits": {"0": number}} for number in range(3)]
+    found = samples(job(metrics={**REPORT, "sinks": sinks, "source_lags": lags}))
+    shown = {
+        kind: [name for name in found if name.startswith(f"keyscale_{kind}_") and not name.endswith("_info")]
+        for kind in ("sink", "source", "split")
+    }
+    assert {name.split()[1] for name in shown["sink"]} == {"s0", "s1"}
+    assert shown["source"] == ["keyscale_source_lag_records i0", "keyscale_source_lag_records i1"]
+    assert shown["split"] == ["keyscale_split_lag_records i0 0", "keyscale_split_lag_records i1 0"]
