@@ -57,3 +57,13 @@ def test_the_oldest_shown_day_of_a_cut_list_keeps_its_records(monkeypatch: pytes
     context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
     days = service.list_of(context, "flights", 2).days
     assert [(each.day.day, each.input_records, each.output_records) for each in days] == [(6, 10, 2), (5, 10, 2)]
+
+
+def test_the_days_of_a_job_are_read_from_its_first_day_until_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(service, "now_ms", lambda: 70)
+    monkeypatch.setattr(service, "require_job", lambda _, name: {"flights": Job(id="job", created_at_ms=0)}[name])
+    monkeypatch.setattr(service.series, "read", lambda _, *of: asked.append(of) or [])
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    assert service.list_of(context, "flights", 2).days == []
+    assert asked == [("job", DAYS, 0, 70)]

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.metrics import key_group_history as service
 from keyscale.api.metrics.key_group_history import histories, spread_out
-from keyscale.db.models import Checkpoint, CheckpointSubtask
+from keyscale.db.models import Checkpoint, CheckpointSubtask, Job
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def taken(*numbers: int) -> list[Checkpoint]:
@@ -44,3 +52,35 @@ def test_checkpoints_are_spread_over_the_whole_time_with_the_newest_one() -> Non
     chosen = [each.checkpoint_id for each in spread_out(known, 4)]
     assert chosen == [1, 34, 67, 100]
     assert spread_out(known, 100) == known
+
+
+def test_with_many_key_groups_fewer_checkpoints_are_read_and_neighbours_are_summed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key_groups = 1024
+    asked: list[Any] = []
+    parts = {number: part(number, 0, [number] * key_groups) for number in range(1, 10)}
+
+    def parts_of(_: Any, job_id: str, numbers: list[int], operator: str) -> list[CheckpointSubtask]:
+        asked.append((job_id, numbers, operator))
+        return [parts[number] for number in numbers]
+
+    monkeypatch.setattr(service, "CHECKPOINTS_MAX", 8)
+    monkeypatch.setattr(service, "VALUES_MAX", 3 * key_groups + 1)
+    job = Job(id="job", max_parallelism=key_groups)
+    monkeypatch.setattr(service, "require_job", lambda _, name: {"flights": job}[name])
+    newest_first = taken(*range(9, 0, -1))
+    newest_first[0].latest_ack_timestamp, newest_first[0].trigger_timestamp = None, 95
+    monkeypatch.setattr(
+        service.checkpoints, "latest_with_parts", lambda _, job_id, limit: {"job": newest_first}[job_id][:limit]
+    )
+    monkeypatch.setattr(service.checkpoints, "parts_of", parts_of)
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    found = service.show(context, "flights", "totals")
+    assert asked == [("job", [9], "totals"), ("job", [2, 5, 9], "totals")]
+    assert (found.max_parallelism, found.group_width) == (key_groups, 2)
+    [operator] = found.operators
+    assert (operator.uid, operator.at_ms) == ("totals", [20, 50, 95])
+    assert operator.bytes == [[2 * number] * 512 for number in (2, 5, 9)]
+    monkeypatch.setattr(service, "VALUES_MAX", 1)
+    assert [len(each.at_ms) for each in service.show(context, "flights", "totals").operators] == [2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from sqlalchemy.dialects.postgresql import psycopg
 
 from keyscale.api.errors import RequestInvalidError
-from keyscale.api.metrics import series
+from keyscale.api.metrics import series, series_routes
 from keyscale.api.metrics.schemas.series import SeriesName
 from keyscale.api.metrics.series import SAMPLE_MS, choose_step, is_sample_due, merged
 from keyscale.api.metrics.user_metrics import key_of
@@ -21,6 +21,7 @@ from keyscale.db.models import Attempt, Checkpoint, Event, SeriesPoint
 from keyscale.db.repositories.series import COLUMNS, RETENTIONS, _upsert
 from keyscale.jobs.protocol.messages import DriverMetrics, Heartbeat
 from keyscale.vocabulary import DriverState
+from tests.support.coroutines import run_coroutine
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = 100 * DAY_MS
@@ -390,3 +391,54 @@ def test_a_rate_needs_two_samples_of_different_times(seconds: tuple[int, int], e
     assert rates == [None, expected]
     fewer = {0: {"input_records": 25}, 10_000: {"input_records": 5}}
     assert series._values(fewer, [10_000], 10_000, {0: 0, 10_000: 9}, SeriesName.INPUT_RATE) == [0.0]
+
+
+def test_the_newest_events_and_failed_checkpoints_of_a_span_are_read(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(series.events, "between", lambda _, *of, **more: asked.append((*of, more)) or [])
+    monkeypatch.setattr(series.checkpoints, "failed_between", lambda _, *of, **more: asked.append((*of, more)) or [])
+    shown.show(from_ms=NOW_MS - 7, to_ms=NOW_MS - 3)
+    limit = {"limit": series.ANNOTATIONS_MAX}
+    assert asked == [
+        ("job", NOW_MS - 7, NOW_MS - 3, {"kinds": sorted(series._ANNOTATIONS), **limit}),
+        ("job", NOW_MS - 7, NOW_MS - 3, limit),
+    ]
+
+
+def test_series_of_functions_metrics_are_of_their_operator_and_have_their_labels(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = {"currency": "EUR"}
+    keys = [
+        key_of({"operator": operator, "name": "age", "kind": "gauge", "labels": labels}) for operator in ("b", "a", "c")
+    ]
+    shown.rows = [point(NOW_MS, step_ms=SAMPLE_MS, user_metrics={key: [at] for at, key in enumerate(keys)})]
+    monkeypatch.setattr(series, "USER_SERIES_MAX", 2)
+    found = shown.show(from_ms=NOW_MS).user
+    assert [each.model_dump() for each in found] == [
+        {"operator": operator, "name": "age", "kind": "GAUGE", "labels": labels, "values": [value]}
+        for operator, value in (("a", 1.0), ("b", 0.0))
+    ]
+
+
+def test_the_routes_of_metrics_ask_for_what_the_query_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[Any] = []
+    services = {"series": "show", "days": "list_of", "user_metrics": "list_of"}
+    for service, name in services.items():
+        function = getattr(series_routes, service)
+        monkeypatch.setattr(function, name, lambda *given, service=service: noted.append((service, *given)))
+    context, user = cast("Any", "context"), cast("Any", "user")
+    span = run_coroutine(series_routes._span(5, 9, 7))
+    assert (span, run_coroutine(series_routes._span())) == (series.Span(5, 9, 7), series.Span(None, None, 360))
+    series_routes.show_series(context, user, "flights", span, [SeriesName.STATE_SIZE])
+    series_routes.show_series(context, user, "flights", span)
+    series_routes.list_days(context, user, "flights", 8)
+    series_routes.list_user_metrics(context, user, "flights")
+    assert noted == [
+        ("series", "context", "flights", span, [SeriesName.STATE_SIZE]),
+        ("series", "context", "flights", span, ()),
+        ("days", "context", "flights", 8),
+        ("user_metrics", "context", "flights"),
+    ]
