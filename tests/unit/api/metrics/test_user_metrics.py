@@ -10,6 +10,7 @@ import pytest
 
 from keyscale.api.metrics import user_metrics
 from keyscale.db.models import Attempt
+from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.vocabulary import AttemptStage
 
 NOW_MS = 1_000_000
@@ -61,3 +62,39 @@ def test_a_histogram_has_a_count_per_bucket_and_the_last_bucket_has_no_bound(mon
     found = shown(monkeypatch, Attempt(stage=AttemptStage.ENDED, metrics={"counters": {"user": [amount]}}))["amount"]
     assert (found.sum, found.count) == (12.5, 7)
     assert [(bucket.up_to, bucket.count) for bucket in found.buckets] == [(1.0, 1), (10.0, 2), (None, 4)]
+
+
+def test_a_metric_is_shown_with_its_operator_its_kind_and_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    described = {"age": "Age of the last order.", "shop": "no metric's"}
+    metrics = {
+        "counters": {"user": [series("orders", "counter", 7, labels={"currency": "EUR"})]},
+        "user_gauges": [series("age", "gauge", 3, operator="bills")],
+        "user_help": described,
+    }
+    attempt = Attempt(stage=AttemptStage.ACTIVE, driver_state="RUNNING", heartbeat_at_ms=NOW_MS, metrics=metrics)
+    monkeypatch.setattr(user_metrics, "now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(user_metrics, "require_job_id", lambda *_: "job")
+    monkeypatch.setattr(user_metrics.attempts, "newest_counted", lambda *_: attempt)
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    orders = {"operator": "shop", "name": "orders", "kind": "COUNTER", "labels": {"currency": "EUR"}, "value": 7.0}
+    age = {"operator": "bills", "name": "age", "kind": "GAUGE", "labels": {}, "value": 3.0}
+    assert user_metrics.list_of(context, "flights").model_dump() == {
+        "user_metrics": [
+            {**orders, "help": "", "histogram": None},
+            {**age, "help": "Age of the last order.", "histogram": None},
+        ]
+    }
+
+
+def test_the_history_of_the_first_series_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_metrics, "SERIES_KEPT_MAX", 2)
+    given = {
+        "counters": {"user": [series("a", "counter", 1), series("b", "counter", 2)]},
+        "user_gauges": [series("c", "gauge", 3)],
+    }
+    metrics = DriverMetrics.model_validate(given)
+    keys = [user_metrics.key_of(series(name, "counter")) for name in ("a", "b")]
+    assert user_metrics.sampled(metrics, is_current=True) == {keys[0]: [1.0], keys[1]: [2.0]}
+    monkeypatch.setattr(user_metrics, "SERIES_KEPT_MAX", 3)
+    assert len(user_metrics.sampled(metrics, is_current=True)) == 3
+    assert len(user_metrics.sampled(metrics, is_current=False)) == 2
