@@ -12,6 +12,7 @@ from keyscale.api.cli.root import main
 from keyscale.api.web.serve import ensure_admin_token
 from keyscale.clock import now_ms
 from keyscale.db.repositories import tokens
+from keyscale.vocabulary import Role
 from tests.integration.api.conftest import TOKEN
 
 if TYPE_CHECKING:
@@ -162,3 +163,14 @@ def test_the_commands_make_list_and_revoke_tokens(
     monkeypatch.setenv("KEYSCALE_TOKEN", token)
     assert main(["--url", str(client.base_url), "whoami"]) == 1
     assert "TOKEN_REVOKED" in capsys.readouterr().err
+
+
+def test_a_new_database_gets_the_admins_token_of_the_file(context: Context, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("of-the-database-before\n")
+    assert ensure_admin_token(context.engine, file) == "of-the-database-before"
+    with context.sessions() as session:
+        found = tokens.find(session, token_sha256("of-the-database-before"))
+        assert found is not None
+        assert (found.name, found.role, found.created_by) == ("admin", Role.ADMIN, "system")
+        assert (found.job_names, found.job_labels, found.expires_at_ms) == ([], {}, None)
