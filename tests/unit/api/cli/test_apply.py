@@ -278,3 +278,36 @@ def test_a_job_with_a_masked_parameter_is_not_exported(jobs: tuple[Any, list[Any
     answer = run("export", "flights", "-o", str(tmp_path / "none"))
     assert (answer.exit_code, list(tmp_path.iterdir())) == (2, [])
     assert "flights: the parameter url looks like a secret" in answer.stderr
+
+
+@pytest.mark.parametrize("status", [OperationStatus.PENDING_APPROVAL, OperationStatus.IN_PROGRESS])
+def test_a_change_that_waits_for_an_approval_names_the_command_of_the_other_user(
+    capsys: pytest.CaptureFixture[str], status: OperationStatus
+) -> None:
+    client = Client()
+    client.jobs.update = lambda *_, **__: SimpleNamespace(id="c", status=status)
+    assert carry_out(client, plan(Step.UPDATE)) == 0
+    told = capsys.readouterr().err.splitlines()
+    waits = "flights: The change waits for another user: `./keyscale operations approve c`"
+    assert told == [*([waits] if status is OperationStatus.PENDING_APPROVAL else []), "flights: changed"]
+
+
+@pytest.mark.parametrize(
+    ("failures", "exit_code"),
+    [
+        ([WaitTimeoutError("late"), OperationFailedError("no")], 1),
+        ([OperationFailedError("no"), WaitTimeoutError("late")], 1),
+        ([WaitTimeoutError("late"), WaitTimeoutError("late")], command.TIMEOUT_EXIT_CODE),
+        ([WaitTimeoutError("late"), None], command.TIMEOUT_EXIT_CODE),
+    ],
+)
+def test_several_jobs_are_late_only_if_no_job_has_failed(failures: list[Exception | None], exit_code: int) -> None:
+    client, left = Client(), list(failures)
+
+    def wait(*_: Any) -> None:
+        if (failure := left.pop(0)) is not None:
+            raise failure
+
+    client.operations.wait = wait
+    assert carry_out(client, plan(Step.START), plan(Step.START, name="other"), wait=True) == exit_code
+    assert left == []
