@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-from keyscale.api.cli import artifacts
+from keyscale.api.cli import artifacts, subscriptions
 from keyscale.client import sender
 from tests.support.control_plane.command_line import CommandAnswer, done, run
 
@@ -464,3 +465,265 @@ def test_a_subscription_is_shown_in_words_with_its_deliveries(asked: Callable[[A
     assert {"FAILED", "1,000", "410"} <= set(shown[-1].split())
     whole = done(keyscale("subscriptions", "show", "u", "--json")).json
     assert whole == {**subscription, "deliveries": [delivery]}
+
+
+STATUS = {"state": "RUNNING", "health": {"score": 70}, "restarts": 3, "failure": {"code": "BROKE", "message": "no"}}
+JOB = {"id": "0a", "name": "flights", "labels": {}, "spec": {"parallelism": 4}, "status": STATUS, "created_at_ms": 1}
+OPERATION = {
+    "id": "o",
+    "kind": "RESCALE",
+    "status": "FAILED",
+    "phase": "RESTORE",
+    "requested_at_ms": 1,
+    "requested_by": "ann",
+    "duration_ms": 300,
+    "downtime_ms": 40,
+    "failure": {"code": "BROKE", "message": "no"},
+}
+CHECKPOINT = {
+    "id": 7,
+    "status": "COMPLETED",
+    "checkpoint_type": "SAVEPOINT",
+    "owner": "USER",
+    "attempt": 3,
+    "batch_id": 12,
+    "num_acknowledged_subtasks": 2,
+    "trigger_timestamp": 1,
+    "end_to_end_duration": 90,
+    "checkpointed_size": 1024,
+    "state_size": 2048,
+}
+COMPARED = {
+    "uid": "count",
+    "from_state_size": 1,
+    "to_state_size": 2,
+    "to_checkpointed_size": 3,
+    "shared_files": 4,
+    "shared_bytes": 5,
+    "only_from_bytes": 6,
+    "only_to_bytes": 7,
+}
+SAVEPOINT = {
+    "savepoint_id": "s",
+    "checkpoint_id": 7,
+    "owner": "USER",
+    "trigger_timestamp": 1,
+    "end_to_end_duration": 90,
+    "state_size": 2048,
+    "external_path": "file:///s",
+}
+ACCOUNT = {
+    "id": "t",
+    "name": "ci",
+    "role": "VIEWER",
+    "scope": {"jobs": ["a", "b"], "labels": {"c": "d"}},
+    "created_by": "ann",
+    "created_at_ms": 1,
+    "expires_at_ms": 2,
+    "revoked_at_ms": None,
+}
+SUBSCRIBED = {
+    "id": "u",
+    "channel": "SLACK",
+    "target": "https://x/…",
+    "selector": None,
+    "kinds": ["JOB_FAILED", "STORE_AWAY"],
+    "created_by": "ann",
+    "pending_count": 2,
+    "failed_count": 1,
+}
+EVENT = {"at_ms": 1, "job_id": "0a", "kind": "JOB_FAILED", "actor": "ann", "message": "it broke"}
+FIRST, SECOND = ("1970-01-01 00:00:00.00" + str(number) for number in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "answer", "row"),
+    [
+        ("jobs list", "jobs", {"jobs": [JOB]}, f"0a flights RUNNING 70 4 3 BROKE {FIRST}"),
+        (
+            "operations list flights",
+            "jobs/flights/operations",
+            {"operations": [OPERATION]},
+            f"o RESCALE FAILED RESTORE {FIRST} ann 300 ms 40 ms BROKE",
+        ),
+        (
+            "checkpoints list flights",
+            "jobs/flights/checkpoints",
+            {"history": [CHECKPOINT]},
+            f"7 COMPLETED SAVEPOINT USER 3 12 2 {FIRST} 90 ms 1.0 KiB 2.0 KiB",
+        ),
+        (
+            "checkpoints compare flights 6 8",
+            "jobs/flights/checkpoints/6/compare?to=8",
+            {"operators": [COMPARED]},
+            "count 1 B 2 B 3 B 4 5 B 6 B 7 B",
+        ),
+        (
+            "savepoints list flights",
+            "jobs/flights/savepoints",
+            {"savepoints": [SAVEPOINT]},
+            f"s 7 USER {FIRST} 90 ms 2.0 KiB file:///s",
+        ),
+        ("tokens list", "tokens", {"tokens": [ACCOUNT]}, f"t ci VIEWER a, b, c=d ann {FIRST} {SECOND} -"),
+        (
+            "subscriptions list",
+            "subscriptions",
+            {"subscriptions": [SUBSCRIBED]},
+            "u SLACK https://x/… every job JOB_FAILED, STORE_AWAY ann 2 1",
+        ),
+        (
+            "secrets list",
+            "secrets",
+            {"secrets": [{"name": "ORDERS", "labels": {"b": "c", "a": "d"}, "is_set": False}]},
+            "ORDERS a=d, b=c no",
+        ),
+        ("events", "events?limit=100", {"events": [EVENT]}, f"{FIRST} 0a JOB_FAILED ann it broke"),
+        (
+            "revisions diff flights 2 5",
+            "jobs/flights/revisions/2/diff?to=5",
+            {"differences": [{"path": "parallelism", "before": 2, "after": 4}]},
+            "parallelism 2 4",
+        ),
+    ],
+)
+def test_each_column_of_a_list_has_its_own_field(
+    asked: Callable[[Answers], list[Any]], command: str, path: str, answer: dict[str, Any], row: str
+) -> None:
+    asked({f"GET /v1/{path}": {**answer, "next": None}})
+    _, shown = lines(keyscale(*command.split()))
+    assert shown == row
+
+
+def test_a_change_that_waits_for_an_approval_names_the_command_of_the_other_user(
+    asked: Callable[[Answers], list[Any]],
+) -> None:
+    change = {**OPERATION, "id": "c", "status": "PENDING_APPROVAL", "phases": [], "steps": [], "not_live": None}
+    asked({"POST /v1/jobs/flights/rescale": change})
+    command = ("rescale", "flights", "4", "--no-wait")
+    assert lines(keyscale(*command)) == [
+        "The change waits for another user: `./keyscale operations approve c`",
+        "c",
+    ]
+    assert done(keyscale(*command, "--json")).json == change
+
+
+def test_a_change_is_named_and_not_followed_if_its_user_does_not_wait(asked: Callable[[Answers], list[Any]]) -> None:
+    change = {**OPERATION, "id": "c", "status": "IN_PROGRESS", "phases": [], "steps": [], "not_live": None}
+    requests = asked(
+        {
+            "GET /v1/jobs/flights": {"revision": 7},
+            "PATCH /v1/jobs/flights": change,
+            "POST /v1/jobs/flights/rollback": change,
+            "POST /v1/operations/c/approve": change,
+        }
+    )
+    for command in ("jobs update flights -p 4", "jobs rollback flights 3", "operations approve c"):
+        assert lines(keyscale(*command.split(), "--no-wait")) == ["c"]
+    assert [each[0] if isinstance(each, tuple) else each for each in requests] == [
+        "GET /v1/jobs/flights",
+        "PATCH /v1/jobs/flights",
+        "POST /v1/jobs/flights/rollback",
+        "POST /v1/operations/c/approve",
+    ]
+
+
+def test_changes_of_several_keys_are_sent_line_by_line(asked: Callable[[Answers], list[Any]], tmp_path: Path) -> None:
+    requests = asked({"POST /v1/jobs/flights/state-changes": {"savepoint_id": "s", "checkpoint_id": 9}})
+    place = {"operator": "count", "state": "clicks"}
+    given = [
+        {**place, "key": ["ada", 7], "value": {"page": 1}},
+        {**place, "key": "bob", "delete": True, "map_key": "home"},
+        {**place, "key": 3, "time_ms": 60, "namespace": 5},
+    ]
+    file = tmp_path / "lines.json"
+    file.write_text("".join(json.dumps(each) + "\n" for each in given))
+    for verb in ("set", "delete"):
+        options = ("--lines", str(file), "--id", "s", "--checkpoint", "8")
+        assert lines(keyscale("state", verb, "flights", *options)) == ["savepoint_id s", "checkpoint_id 9"]
+    for (_, body), deletes in zip(requests, ([False, True, False], [True, True, True]), strict=True):
+        assert body == {
+            "id": "s",
+            "checkpoint_id": 8,
+            "changes": [
+                {**place, "key": '["ada", 7]', "value": {"page": 1}, "deletes": deletes[0]},
+                {**place, "key": "bob", "map_key": "home", "deletes": deletes[1]},
+                {**place, "key": "3", "time_ms": 60, "namespace": 5, "deletes": deletes[2]},
+            ],
+        }
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--lines", "x", "--key", "ada"), "--lines has all changes"),
+        (("--lines", "x", "--map-key", "home"), "--lines has all changes"),
+        (("--lines", "x", "--namespace", "1"), "--lines has all changes"),
+        (("--lines", "x", "--time-ms", "60"), "--lines has all changes"),
+        (("--operator", "count", "--state", "clicks"), "give --operator, --state and --key"),
+        (("--operator", "count", "--state", "clicks", "--key", "a", "--to", "file:///s"), "--to is for a LOCATION"),
+        (("--lines", "/nowhere/lines.json"), "cannot be read"),
+    ],
+)
+def test_options_of_a_change_that_do_not_go_together_are_refused_before_a_request(
+    asked: Callable[[Answers], list[Any]], options: tuple[str, ...], reason: str
+) -> None:
+    requests = asked({})
+    answer = keyscale("state", "delete", "flights", *options)
+    assert (answer.exit_code, reason in " ".join(answer.stderr.split()), requests) == (1, True, [])
+
+
+def test_a_test_message_that_is_not_sent_in_time_ends_the_command(
+    asked: Callable[[Answers], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    monkeypatch.setattr(subscriptions, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
+    waits = {"id": "msg_1", "subscription_id": "u", "status": "PENDING", "problem": None}
+    another = {**waits, "id": "msg_2", "status": "DELIVERED"}
+    requests = asked(
+        {"POST /v1/subscriptions/u/test": waits, "GET /v1/subscriptions/u/deliveries": {"deliveries": [another, waits]}}
+    )
+    answer = keyscale("subscriptions", "test", "u")
+    assert (answer.exit_code, "was not sent within 30 s" in answer.stderr) == (3, True)
+    assert len(requests) == 61
+
+
+def test_a_bundle_is_named_after_its_job_and_a_rescale_is_planned_without_a_change(
+    asked: Callable[[Answers], list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    requests = asked(
+        {
+            "GET /v1/jobs/0a": {"name": "flights"},
+            "GET /v1/jobs/0a/bundle": b"zip",
+            "POST /v1/jobs/0a/rescale": {"plan": {**PLAN, "operators": []}},
+        }
+    )
+    assert lines(keyscale("jobs", "bundle", "0a")) == ["wrote flights.zip (3 B)"]
+    assert (tmp_path / "flights.zip").read_bytes() == b"zip"
+    assert "downtime: about 1.5 s" in lines(keyscale("rescale", "0a", "4", "--dry-run"))
+    assert requests[2:] == [("POST /v1/jobs/0a/rescale", {"parallelism": 4, "dry_run": True})]
+
+
+@pytest.mark.parametrize(("state", "exit_code"), [("STOPPED", 0), ("RUNNING", 3), ("FAILED", 1)])
+def test_a_job_is_waited_for_until_it_has_the_status_of_the_option(
+    asked: Callable[[Answers], list[Any]], state: str, exit_code: int
+) -> None:
+    job = {**JOB, "status": {**STATUS, "state": state, "desired": "RUNNING"}}
+    asked({"GET /v1/jobs/flights": job})
+    answer = keyscale("jobs", "wait", "flights", "--for", "stopped", "--timeout", "0")
+    assert answer.exit_code == exit_code, answer.stderr
+    assert ("not STOPPED" in answer.stderr) == (state == "RUNNING")
+
+
+def test_a_new_job_is_shown_after_its_start_unless_its_user_waits(asked: Callable[[Answers], list[Any]]) -> None:
+    started = {**JOB, "status": {**STATUS, "state": "SUBMITTING"}}
+    requests = asked({"POST /v1/jobs": JOB, "POST /v1/jobs/0a/start": {"id": "o"}, "GET /v1/jobs/0a": started})
+    shown = lines(keyscale("jobs", "create", "flights", "--artifact", "a", "--start"))
+    assert shown[1].split()[:3] == ["0a", "flights", "SUBMITTING"]
+    body = {"name": "flights", "labels": {}, "spec": {"artifact_id": "a"}}
+    assert requests[0] == ("POST /v1/jobs", body)
+    assert [str(each) for each in requests[-1:]] == ["GET /v1/jobs/0a"]
