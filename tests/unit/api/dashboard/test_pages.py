@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from fastapi import FastAPI
 
 from keyscale.api import dashboard
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
-from keyscale.api.dashboard.router import CHART_LIBRARY, TABS, router
+from keyscale.api.dashboard.router import CHART_LIBRARY, CHARTS, COUNTERS, PARTS, TABS, router
 from keyscale.api.web.error_handlers import add_handlers
 from tests.support.coroutines import run_coroutine
 
@@ -189,3 +190,28 @@ def test_an_unknown_page_is_a_page(path: str) -> None:
 def test_a_program_that_asks_for_nothing_gets_a_problem_and_not_a_page() -> None:
     answer = Browser(session=True).get("/nothing", headers={"Accept": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (404, "ROUTE_NOT_FOUND")
+
+
+def test_a_page_gets_the_charts_the_counters_and_the_parts_of_a_batch_as_they_are_declared() -> None:
+    lines = {
+        line["name"]: (line["label"], line["held"], line["lasting"])
+        for chart in json.loads(CHARTS)
+        for line in chart["lines"]
+    }
+    chosen = ("input_rate", "lag_ms", "state_size", "late_records")
+    assert [lines[name] for name in chosen] == [
+        ("Input", False, False),
+        ("Lag", True, False),
+        ("State", True, True),
+        ("Late", False, True),
+    ]
+    [records] = [chart for chart in json.loads(CHARTS) if chart["title"] == "Records"]
+    assert (records["kind"], [line["name"] for line in records["lines"]]) == ("rate", ["input_rate", "output_rate"])
+    assert {each["name"]: each["label"] for each in json.loads(COUNTERS)} == {
+        "late_records": "Late",
+        "dead_letters": "Dead letters",
+        "lost_records": "Lost by sources",
+    }
+    assert json.loads(PARTS)[0] == {"name": "wait_ms", "label": "Waiting for input"}
+    page = unescape(Browser(session=True).get("/ui/jobs/departures/overview").text)
+    assert (CHARTS in page, COUNTERS in page, PARTS in page) == (True, True, True)
