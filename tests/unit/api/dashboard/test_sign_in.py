@@ -213,3 +213,35 @@ def test_without_an_issuer_the_token_is_the_way_in(platform: Platform) -> None:
     back = platform.request(cookie=f"{router.SIGN_IN_COOKIE}=s.n.v.x")
     assert router.come_from_issuer(platform.context, back, state="s", code="c").status_code == 403
     assert "/ui/sign-in" not in bytes(router.show_login(platform.request()).body).decode()
+
+
+@pytest.mark.parametrize("at_issuer", [False, True])
+def test_a_refused_sign_in_is_noted(platform: Platform, monkeypatch: pytest.MonkeyPatch, *, at_issuer: bool) -> None:
+    noted: list[Any] = []
+
+    def note(of: Request, error: ApiError) -> ApiError:
+        noted.append((of, error))
+        return TokenRevokedError("as noted")
+
+    monkeypatch.setattr(router, "note_refusal", note)
+    platform.refusal = TokenExpiredError("no")
+    request = platform.request(cookie="keyscale_sign_in=s.n.v.x")
+    if at_issuer:
+        answer = router.come_from_issuer(platform.context, request, state="s", code="c")
+    else:
+        answer = router.log_in(platform.context, request, token=TOKEN)
+    assert noted == [(request, platform.refusal)]
+    assert "This token was revoked." in bytes(answer.body).decode()
+
+
+def test_a_cookie_ends_where_it_was_set_and_after_its_time(platform: Platform) -> None:
+    left = router.lead_to_issuer(platform.context, platform.request(), next="/ui/")
+    begun = cookie(left, router.SIGN_IN_COOKIE)
+    assert begun["max-age"] == str(router.SIGN_IN_SECONDS)
+    back = platform.request(cookie=f"{router.SIGN_IN_COOKIE}={begun.value}")
+    answer = router.come_from_issuer(platform.context, back, state=begun.value.split(".")[0], code="c")
+    ended, session = cookie(answer, router.SIGN_IN_COOKIE), cookie(answer)
+    assert (ended["path"], ended["max-age"], ended.value) == (begun["path"], "0", "")
+    assert (session["max-age"], session["path"]) == ("7200", "/")
+    signed_out = cookie(router.log_out(platform.context, platform.request()))
+    assert (signed_out["path"], signed_out["max-age"]) == (session["path"], "0")
