@@ -12,7 +12,12 @@ from keyscale.api.access.principal import Principal
 from keyscale.api.diagnostics import diagnostics as service
 from keyscale.api.diagnostics.diagnostics import ANSWER_MS, IN_PROGRESS_MAX
 from keyscale.api.diagnostics.schemas import DiagnosticRequest
-from keyscale.api.errors import DiagnosticUnansweredError, JobStatusConflictError, TooManyInFlightError
+from keyscale.api.errors import (
+    DiagnosticNotFoundError,
+    DiagnosticUnansweredError,
+    JobStatusConflictError,
+    TooManyInFlightError,
+)
 from keyscale.db.models import Attempt, Diagnostic, Job
 from keyscale.vocabulary import AttemptStage, DiagnosticKind, DiagnosticStatus, JobStatus, Role
 
@@ -164,3 +169,24 @@ def test_a_bundle_waits_for_a_report_and_not_for_ever(world: World) -> None:
     world.then_report = fail
     with pytest.raises(DiagnosticUnansweredError, match="no stacks"):
         world.take()
+
+
+def test_the_diagnostics_of_a_job_are_listed_without_what_they_show(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [{"name": "driver", "text": "in run"}, {"name": "worker", "text": "waits"}]
+    known = {"job_id": "job", "attempt": 3, "kind": "THREAD_DUMP", "requested_by": "ann", "until_ms": NOW_MS - 7}
+    world.rows = {
+        "done": Diagnostic(id="done", requested_at_ms=3, ended_at_ms=4, parts=parts, **known),
+        "over": Diagnostic(id="over", requested_at_ms=2, **known),
+    }
+    monkeypatch.setattr(service.diagnostics, "list_of", lambda _, job_id: list({"job": world.rows}[job_id].values()))
+    summary = {"job_id": "job", "attempt": 3, "kind": "THREAD_DUMP", "requested_by": "ann"}
+    done = {**summary, "id": "done", "status": "COMPLETED", "requested_at_ms": 3, "ended_at_ms": 4, "failure": None}
+    listed = service.list_of(world.context, "flights").model_dump(mode="json", exclude_none=True)["diagnostics"]
+    assert listed[0] == {name: value for name, value in done.items() if value is not None}
+    assert (listed[1]["id"], listed[1]["status"], listed[1]["ended_at_ms"]) == ("over", "FAILED", NOW_MS - 7)
+    assert "the driver of attempt 3 has not answered in time" in listed[1]["failure"]["message"]
+    assert service.show(world.context, "flights", "done").model_dump(mode="json") == {**done, "parts": parts}
+    with pytest.raises(DiagnosticNotFoundError):
+        service.show(world.context, "flights", "none")
