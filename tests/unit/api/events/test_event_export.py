@@ -40,3 +40,13 @@ def test_each_part_of_an_export_is_of_the_same_events(monkeypatch: pytest.Monkey
         assert [json.loads(line)["id"] for line in lines] == [1, 2, 3]
     else:
         assert [line.partition(",")[0] for line in lines] == ["id", "1", "2", "3"]
+
+
+def test_an_export_asks_for_its_first_part_before_its_answer_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def list_events(*_: Any) -> EventList:
+        raise TimeoutError
+
+    monkeypatch.setattr(service, "list_events", list_events)
+    context: Any = object()
+    with pytest.raises(TimeoutError):
+        service.exported(context, USER, None, CHOSEN, ExportFormat.NDJSON)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from keyscale.api.access.credentials import Credential
 from keyscale.api.access.principal import Principal
@@ -96,3 +96,21 @@ def test_the_stream_of_a_job_and_of_an_operation_are_of_what_their_path_names(mo
     monkeypatch.setattr(stream_routes.operations, "show", lambda _, name: {"o": "shown"}[name])
     assert stream_routes._job(context, USER, "flights") == "the-job"
     assert stream_routes._operation(context, USER, "o") == cast("Any", "shown")
+
+
+def test_a_stream_whose_reader_goes_away_makes_room_too() -> None:
+    feed = Feed()
+
+    async def read() -> None:
+        async def receive() -> Any:
+            return {"type": "http.request"}
+
+        async def send(_: Any) -> None:
+            raise ConnectionResetError
+
+        stream = await opened(feed, "job")
+        await stream({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, send)
+
+    with pytest.raises(ClientDisconnect):
+        run_coroutine(read())
+    assert len(feed.dropped) == 1
