@@ -16,13 +16,14 @@ from keyscale.address_proof import AddressNotProvenError, Challenge
 from keyscale.api.access.forwarded_requests import authenticate_forwarded, looks_forwarded
 from keyscale.api.access.principal import Principal
 from keyscale.api.errors import AttemptNotFoundError, LogNotHereError, TooManyInFlightError
-from keyscale.api.logs import logs
+from keyscale.api.logs import logs, routes
 from keyscale.api.logs.logs import MATCH_CHARACTERS_MAX, LogPart, LogText, search
 from keyscale.api.maintenance.announcer import replica_id
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Job
 from keyscale.jobs.protocol.redaction import MASK, SECRET_CHARACTERS_MIN, Mask, redact
 from keyscale.vocabulary import AttemptStage, Role
+from tests.support.coroutines import run_coroutine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -370,3 +371,75 @@ def test_a_log_whose_replica_has_ended_and_a_run_that_never_was_have_their_own_r
     elsewhere.attempt = None
     with pytest.raises(AttemptNotFoundError, match="never been started"):
         elsewhere.show(LogPart())
+
+
+class Written:
+    """The log of an attempt on this host, of which the first line was deleted."""
+
+    DELETED = b"deleted\n"
+    KEPT = b"second\nthe key\nunfinished key"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.attempt = Attempt(number=4, run=2, stage=AttemptStage.ACTIVE, launched_on=None)
+        self.content = self.DELETED + self.KEPT
+        monkeypatch.setattr(logs, "require_job", lambda *_: Job(id="job"))
+        monkeypatch.setattr(logs.attempts, "latest", lambda *_: self.attempt)
+        monkeypatch.setattr(logs.revisions, "in_use", lambda *_: [])
+        launcher = SimpleNamespace(
+            place="here", secrets_of=lambda *_: {}, log=lambda *run: nullcontext({("job", 2): self.log()}[run])
+        )
+        searches = SimpleNamespace(place=lambda user_id: {"me": nullcontext()}[user_id])
+        self.context: Any = SimpleNamespace(reads=nullcontext, launcher=launcher, searches=searches)
+
+    def log(self) -> Any:
+        begin = min(len(self.content), len(self.DELETED))
+        return SimpleNamespace(read=reader(self.content), begin=begin, end=len(self.content))
+
+    def show(self, **part: Any) -> dict[str, Any]:
+        return logs.show(self.context, USER, "flights", LogPart(**part)).model_dump(exclude={"attempt"})
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Written:
+    return Written(monkeypatch)
+
+
+def test_each_form_of_a_log_begins_where_it_is_kept_and_says_where_it_goes_on(written: Written) -> None:
+    size, kept = len(written.content), len(written.DELETED)
+    common = {"size_bytes": size, "matches": None}
+    whole = {"text": "second\nthe key\n", "offset": kept, "next_offset": kept + 15, "truncated": True, **common}
+    assert written.show() == written.show(offset=0) == whole
+    part = {"text": "the key\n", "offset": kept + 7, "next_offset": kept + 15, "truncated": True, **common}
+    assert written.show(offset=kept + 7, tail_bytes=1, limit_bytes=10) == part
+    assert written.show(tail_bytes=17, limit_bytes=1)["text"] == ""
+    assert written.show(tail_bytes=24, limit_bytes=1)["text"] == "the key\n"
+    assert written.show(offset=kept, limit_bytes=7)["text"] == "second\n"
+    written.attempt.stage = AttemptStage.ENDED
+    assert written.show() == {**whole, "text": written.KEPT.decode(), "next_offset": size}
+
+
+def test_a_search_begins_at_its_offset_and_finds_text_in_the_line_that_is_being_written(written: Written) -> None:
+    size, kept = len(written.content), len(written.DELETED)
+    rest = {"text": "", "next_offset": size, "size_bytes": size, "truncated": False}
+    unfinished = {"offset": kept + 15, "text": "unfinished key"}
+    found = [{"offset": kept + 7, "text": "the key"}, unfinished]
+    assert written.show(search="KEY") == {**rest, "offset": 0, "matches": found}
+    assert written.show(search="KEY", offset=kept + 15) == {**rest, "offset": kept + 15, "matches": [unfinished]}
+
+
+def test_an_empty_log_is_shown_while_its_driver_may_write_and_is_gone_afterwards(written: Written) -> None:
+    written.content = b""
+    empty = {"text": "", "offset": 0, "next_offset": 0, "size_bytes": 0, "truncated": False, "matches": None}
+    assert written.show() == empty
+    written.attempt.stage = AttemptStage.ENDED
+    with pytest.raises(LogNotHereError, match="has written no log, or it was deleted"):
+        written.show()
+
+
+def test_the_route_of_a_log_asks_for_the_part_that_the_query_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = run_coroutine(routes._log_part(1, 2, 3, 4, "x"))
+    assert part == LogPart(attempt=1, tail_bytes=2, offset=3, limit_bytes=4, search="x")
+    monkeypatch.setattr(logs, "show", lambda *given: given)
+    context: Any = "context"
+    shown: Any = routes.show_log(context, USER, "flights", part)
+    assert shown == ("context", USER, "flights", part)
