@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from keyscale.api.health.faults import FAULT_REPORT
+from keyscale.api.metrics.scrape import JOBS_MAX
 from keyscale.api.notifications import alarm_watch
 from keyscale.api.notifications.alarm_watch import AlarmWatch
+from keyscale.db.job_scope import EVERYTHING
 from keyscale.vocabulary import NotificationKind
 
 AWAY, LOST = NotificationKind.STORE_AWAY, NotificationKind.RECORDS_LOST
@@ -72,3 +75,50 @@ def test_a_loss_is_reported_again_when_it_happens_again_and_its_end_is_no_event(
 def test_a_job_that_was_deleted_meanwhile_has_no_alarm(watched: Watched) -> None:
     assert watched.look(present={AWAY: "batches wait"}, is_known=False) == []
     assert watched.alarms == set()
+
+
+class Jobs:
+    """Two jobs with alarms of their own, and what becomes of the alarms."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.noted: list[Any] = []
+        self.present: dict[str, dict[NotificationKind, str]] = {"a": {AWAY: "batches wait"}, "b": {}}
+        self.known: set[tuple[str, NotificationKind]] = {("a", LOST), ("b", AWAY), ("b", LOST)}
+        self.silent = {"a"}
+        found = [SimpleNamespace(id=name) for name in self.present]
+        functions: dict[Any, dict[str, Any]] = {
+            alarm_watch: {
+                "shared_now_ms": lambda: 7,
+                "alarms_of": lambda job, at_ms: {7: self.present[job.id]}[at_ms],
+                "can_have_ended": lambda job, at_ms: at_ms == 7 and job.id not in self.silent,
+            },
+            alarm_watch.scrapes: {"of_scope": lambda _, *of, **more: self.noted.append((*of, more)) or found},
+            alarm_watch.jobs: {"lock": lambda _, job_id: self.noted.append(f"{job_id} locked") or job_id},
+            alarm_watch.alarms: {
+                "of_all_jobs": lambda _: self.known,
+                "begin": lambda _, *key: self.noted.append(("begun", *key)),
+                "end": lambda _, *key: self.noted.append(("ended", *key)),
+            },
+            alarm_watch.events: {"record": lambda _, **event: self.noted.append(event)},
+        }
+        for module, replaced in functions.items():
+            for name, function in replaced.items():
+                monkeypatch.setattr(module, name, function)
+
+
+def test_each_alarm_is_of_its_own_job_and_is_told_with_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs, unused = Jobs(monkeypatch), cast("Any", None)
+    leadership: Any = SimpleNamespace(transaction=lambda: nullcontext(None))
+    assert not AlarmWatch(unused, unused).work(leadership)
+    assert jobs.noted[0] == (EVERYTHING, {"limit": JOBS_MAX, "report": FAULT_REPORT})
+    over = "over: store away"
+    assert jobs.noted[1:4] == [
+        "a locked",
+        ("begun", "a", AWAY, 7),
+        {"job_id": "a", "at_ms": 7, "kind": AWAY, "message": "batches wait"},
+    ]
+    ended = [("ended", "b", kind) for kind in NotificationKind if kind in {LOST, AWAY}]
+    assert [each for each in jobs.noted[4:] if isinstance(each, tuple)] == ended
+    assert [each for each in jobs.noted[4:] if isinstance(each, dict)] == [
+        {"job_id": "b", "at_ms": 7, "kind": f"{AWAY}_ENDED", "message": over}
+    ]

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from keyscale.api.health.faults import FAULT_REPORT
+from keyscale.api.health.faults import FAULT_REPORT, faults_of
+from keyscale.api.metrics.scrape import health_facts
+from keyscale.api.notifications import job_alarms
 from keyscale.api.notifications.job_alarms import alarms_of, can_have_ended
 from keyscale.db.repositories.scrapes import ObservedJob, Snapshot
+from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus, NotificationKind
 
 NOW_MS = 10_000_000
@@ -124,3 +127,31 @@ def test_an_alarm_can_have_ended_only_if_its_job_reports_or_is_not_to_run() -> N
     assert can_have_ended(job(status=JobStatus.FAILED, driver_state="FAILED"), NOW_MS)
     assert not can_have_ended(job(driver_state="RESTORING"), NOW_MS)
     assert not can_have_ended(job(heartbeat_at_ms=NOW_MS - 60 * MINUTE_MS), NOW_MS)
+
+
+def test_an_alarm_says_how_old_the_checkpoint_is_and_what_is_wrong_with_the_store() -> None:
+    late = job({"store_away_since_ms": 1}, completed=saved(25), running_at_ms=NOW_MS - 11 * MINUTE_MS)
+    found = alarms_of(late, NOW_MS)
+    assert found[NotificationKind.CHECKPOINTS_LATE] == "the last checkpoint is 25 min 0 s old"
+    assert found[NotificationKind.STORE_AWAY] == next(
+        each.message
+        for each in faults_of(health_facts(late, is_current=True, at_ms=NOW_MS))
+        if each.code == StoreUnavailableError.code
+    )
+    without = job(completed=None, running_at_ms=NOW_MS - 11 * MINUTE_MS)
+    assert alarms_of(without, NOW_MS) == {NotificationKind.CHECKPOINTS_LATE: "the last checkpoint is 11 min 0 s old"}
+
+
+def test_a_job_is_judged_as_one_that_reports_only_while_its_report_is_current(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(job_alarms, "health_facts", lambda found, **more: asked.append((found, more)))
+    monkeypatch.setattr(job_alarms, "faults_of", lambda _: [])
+    silent = job(heartbeat_at_ms=NOW_MS - MINUTE_MS)
+    for found in (job(), silent):
+        alarms_of(found, NOW_MS)
+    assert asked == [
+        (job(), {"is_current": True, "at_ms": NOW_MS}),
+        (silent, {"is_current": False, "at_ms": NOW_MS}),
+    ]
