@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from keyscale.api.mail_server import MailServer
 from keyscale.api.notifications import deliveries
 from keyscale.api.notifications.deliveries import WAITS_MS, Deliveries, wait_ms
 from keyscale.api.notifications.http_sender import NotDeliveredError
 from keyscale.db.models import Delivery, Event, Job, Subscription
 from keyscale.db.repositories.subscriptions import Due
 from keyscale.vocabulary import Channel, DeliveryStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NOW_MS = 1_000_000
 DELIVERED, FAILED, PENDING = DeliveryStatus.DELIVERED, DeliveryStatus.FAILED, DeliveryStatus.PENDING
@@ -36,6 +41,8 @@ class Outbox:
         self.settled: dict[str, tuple[DeliveryStatus, int | None, str | None]] = {}
         self.events: list[str] = []
         self.is_last_attempt = True
+        self.mail_server: MailServer | None = None
+        self.chance: Callable[[], float] = lambda: 0.5
         monkeypatch.setattr(deliveries, "shared_now_ms", lambda: NOW_MS)
         monkeypatch.setattr(deliveries.subscriptions, "claim_due", lambda *_, **__: self.due)
         monkeypatch.setattr(deliveries.subscriptions, "settle", self._settle)
@@ -63,9 +70,9 @@ class Outbox:
             unused,
             channels=list(Channel),
             sender=cast("Any", SimpleNamespace(post=self._post)),
-            mail_server=None,
+            mail_server=self.mail_server,
             source="https://keyscale.example.com",
-            chance=lambda: 0.5,
+            chance=self.chance,
         )
         return sender.work(leadership)
 
@@ -129,3 +136,59 @@ def test_a_failure_that_a_later_attempt_has_overtaken_is_no_event(outbox: Outbox
 
 def test_without_due_messages_there_is_no_more_work(outbox: Outbox) -> None:
     assert not outbox.work()
+
+
+def test_due_messages_are_claimed_and_signed_at_the_present_time_with_the_address_of_the_control_plane(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed: list[Any] = []
+    posted: list[Any] = []
+    outbox.add("hook", channel="WEBHOOK")
+    monkeypatch.setattr(
+        deliveries.subscriptions, "claim_due", lambda _, *of, **more: claimed.append((*of, more)) or outbox.due
+    )
+    monkeypatch.setattr(deliveries.time, "time", lambda: 1_795_000_000.9)
+    monkeypatch.setattr(outbox, "answers", {**outbox.answers})
+    post = outbox._post
+
+    async def note(message: Any) -> None:
+        posted.append(message)
+        await post(message)
+
+    monkeypatch.setattr(outbox, "_post", note)
+    assert outbox.work()
+    limits = {"channels": list(Channel), "lease_ms": deliveries.LEASE_MS, "each_max": deliveries.EACH_MAX}
+    assert claimed == [(NOW_MS, limits)]
+    [message] = posted
+    assert message.headers["webhook-timestamp"] == "1795000000"
+    assert message.headers["webhook-id"] == "hook"
+    assert json.loads(message.body)["source"] == "https://keyscale.example.com"
+
+
+def test_a_mail_is_sent_by_the_mail_server_from_its_sender(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = MailServer("mail.example.com", 587, "keyscale@example.com")
+    sent: list[Any] = []
+    outbox.add("mail", channel="MAIL")
+    outbox.due[0].subscription.target = "ops@example.com"
+    monkeypatch.setattr(deliveries, "send", lambda *given: sent.append(given))
+    outbox.mail_server = server
+    assert outbox.work()
+    [(by, mail)] = sent
+    assert (by, mail["From"], mail["To"], mail["Message-ID"]) == (
+        server,
+        "keyscale@example.com",
+        "ops@example.com",
+        "<mail@keyscale>",
+    )
+    assert "https://keyscale.example.com/ui/jobs/flights/overview" in mail.get_content()
+    assert outbox.settled == {"mail": (DELIVERED, None, None)}
+
+
+def test_an_attempt_waits_by_its_own_chance(outbox: Outbox) -> None:
+    for number in (1, 2):
+        outbox.add(f"away{number}", NotDeliveredError("no answer"), attempts=number)
+    chances = iter([0.0, 1.0])
+    outbox.chance = lambda: next(chances)
+    outbox.work()
+    waits = [(next_at_ms or 0) - NOW_MS for _, next_at_ms, _ in outbox.settled.values()]
+    assert waits == [wait_ms(1, 0.0), wait_ms(2, 1.0)]

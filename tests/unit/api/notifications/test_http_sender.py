@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpcore
 import pytest
@@ -14,6 +14,9 @@ from keyscale.api.notifications.channels import Post
 from keyscale.api.notifications.http_sender import GuardedNetwork, NotDeliveredError, Sender, is_public
 from tests.support.coroutines import run_coroutine
 from tests.support.servers.webhook_receiver import webhook_receiver
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -97,3 +100,38 @@ def test_a_redirect_is_named_and_not_followed() -> None:
         with pytest.raises(NotDeliveredError, match="redirects are not followed"):
             run_coroutine(Sender(allows_private=True).post(Post(receiver.url, b"{}")))
         assert len(receiver.received) == 1
+
+
+def test_only_a_target_that_is_gone_is_final_and_every_success_is_a_delivery() -> None:
+    with webhook_receiver() as receiver:
+        receiver.statuses = [200, 204, 299]
+        for _ in range(3):
+            run_coroutine(Sender(allows_private=True).post(Post(receiver.url, b"{}")))
+        finals = {}
+        for status in (302, 400, 404, 500, 503):
+            receiver.statuses = [status]
+            with pytest.raises(NotDeliveredError, match=f"127.0.0.1 answered {status}") as refusal:
+                run_coroutine(Sender(allows_private=True).post(Post(receiver.url, b"{}")))
+            finals[status] = refusal.value.is_final
+    assert finals == dict.fromkeys(finals, False)
+
+
+def test_a_message_has_its_own_headers_and_trusts_the_authorities_of_the_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trusted: list[Path | None] = []
+    monkeypatch.setattr(http_sender, "trusted_certificates", trusted.append)
+    with webhook_receiver() as receiver:
+        sender = Sender(allows_private=True, ca_file=tmp_path / "ca.pem")
+        run_coroutine(sender.post(Post(f"{receiver.url}/hook?a=b", b"{1}", {"X-Own": "x"})))
+        [received] = receiver.received
+        with pytest.raises(NotDeliveredError, match="private address"):
+            run_coroutine(Sender(allows_private=False).post(Post(receiver.url, b"{}")))
+        assert len(receiver.received) == 1
+    assert (received.path, received.body) == ("/hook?a=b", b"{1}")
+    assert {name: received.headers[name] for name in ("x-own", "user-agent", "connection")} == {
+        "x-own": "x",
+        "user-agent": "Keyscale",
+        "connection": "close",
+    }
+    assert trusted == [tmp_path / "ca.pem", None]
