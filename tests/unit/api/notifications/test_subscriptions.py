@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.access.principal import Principal
+from keyscale.api.control_plane.cursors import Listing, write_cursor
 from keyscale.api.errors import RequestInvalidError, SubscriptionNotFoundError, SubscriptionRefusedError
 from keyscale.api.notifications import subscriptions as service
 from keyscale.api.notifications.schemas import SubscriptionRequest
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Delivery, Event
+from keyscale.db.repositories.pages import Page, PageRequest
 from keyscale.db.repositories.subscriptions import scope_of
 from keyscale.vocabulary import PLATFORM_NOTIFICATIONS, Channel, NotificationKind, Role
+from tests.support.distinct_values import distinct_row
 
 if TYPE_CHECKING:
     from keyscale.db.models import Subscription
@@ -184,3 +187,84 @@ def test_a_deletion_and_a_test_are_told_with_their_user(shown: Shown, monkeypatc
         ("SUBSCRIPTION_TESTED", "root"),
         ("SUBSCRIPTION_DELETED", "ann"),
     ]
+
+
+@pytest.mark.parametrize("channel", [Channel.WEBHOOK, Channel.SLACK])
+def test_a_subscription_is_stored_as_its_request_and_its_owner_say(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, channel: Channel
+) -> None:
+    monkeypatch.setattr(service, "shared_now_ms", lambda: 70)
+    monkeypatch.setattr(service, "new_secret", lambda: "whsec_new")
+    selector = {"jobs": ["orders", "clicks"], "labels": {"stage": "live"}}
+    answer = stored.create(BILLING, channel=channel, selector=selector, kinds=["STORE_AWAY", "JOB_FAILED"])
+    [row] = stored.rows
+    secret = "whsec_new" if channel is Channel.WEBHOOK else None
+    shown = {column.name: getattr(row, column.name) for column in row.__table__.columns}
+    assert shown == {
+        "id": row.id,
+        "channel": channel,
+        "target": TARGET,
+        "secret": secret,
+        "kinds": ["JOB_FAILED", "STORE_AWAY"],
+        "job_names": ["clicks", "orders"],
+        "job_labels": {"stage": "live"},
+        "owner_job_names": ["bills"],
+        "owner_job_labels": {"team": "billing"},
+        "owner_any_labels": [["tier", "a"], ["tier", "b"]],
+        "owner_id": "id",
+        "created_by": "ann",
+        "created_at_ms": 70,
+    }
+    assert (answer.id, answer.secret, answer.pending_count, answer.failed_count) == (row.id, secret, 0, 0)
+    assert answer.selector.model_dump() == {"jobs": ["clicks", "orders"], "labels": {"stage": "live"}}
+    assert stored.events == [
+        {
+            "job_id": None,
+            "at_ms": 70,
+            "kind": "SUBSCRIPTION_CREATED",
+            "actor": "ann",
+            "message": "created a subscription to JOB_FAILED, STORE_AWAY",
+            "subscription_id": row.id,
+            "channel": channel,
+        }
+    ]
+
+
+@pytest.mark.parametrize("allows_private", [False, True])
+def test_a_target_without_tls_is_taken_where_private_targets_are_allowed(
+    stored: Stored, *, allows_private: bool
+) -> None:
+    stored.context.settings.allows_private_targets = allows_private
+    request = SubscriptionRequest(target="http://alerts.example.com/hook")
+    user = Principal("id", "ann", Role.OPERATOR)
+    if allows_private:
+        assert service.create(stored.context, user, request).target == "http://alerts.example.com/…"
+    else:
+        with pytest.raises(SubscriptionRefusedError, match="begins with https://"):
+            service.create(stored.context, user, request)
+    assert len(stored.rows) == allows_private
+
+
+def test_a_selector_that_names_nothing_is_refused(stored: Stored) -> None:
+    with pytest.raises(RequestInvalidError, match="name a job or a label"):
+        stored.create(EVERYTHING, selector={"jobs": [], "labels": {}})
+    assert stored.rows == []
+
+
+def test_the_deliveries_of_a_subscription_are_listed_with_the_kinds_of_their_events(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [distinct_row(Delivery, id=f"d{number}", event_id=number) for number in (9, 8)]
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        service.subscriptions, "list_deliveries", lambda _, *of: asked.append(of) or Page(rows, (8, "d8"))
+    )
+    monkeypatch.setattr(
+        service.subscriptions, "event_kinds", lambda _, found: {9: "NINE", 8: "EIGHT"} if found is rows else {}
+    )
+    found = service.list_deliveries(shown.context, ANN, shown.row.id, Listing(2, write_cursor((10, "d10"))))
+    assert asked == [(shown.row.id, PageRequest(2, (10, "d10")))]
+    assert [(each.id, each.kind) for each in found.deliveries] == [("d9", "NINE"), ("d8", "EIGHT")]
+    assert found.next == write_cursor((8, "d8"))
+    with pytest.raises(SubscriptionNotFoundError):
+        service.list_deliveries(shown.context, BOB, shown.row.id, Listing(2))
