@@ -52,3 +52,29 @@ def test_the_buckets_of_a_histogram_count_their_own_observations() -> None:
     assert (point["explicitBounds"], point["bucketCounts"]) == ([0.1, 0.5], ["4", "0", "2"])
     assert (point["sum"], point["count"]) == (9.5, "6")
     assert point["attributes"] == [{"key": "route", "value": {"stringValue": "/"}}]
+
+
+def test_each_set_of_labels_is_a_point_of_its_own() -> None:
+    name = "keyscale_request_duration_seconds"
+    text = f"""\
+# HELP {name} Time.
+# TYPE {name} histogram
+{name}_bucket{{le="0.1",route="/"}} 4
+{name}_bucket{{le="+Inf",route="/"}} 6
+{name}_sum{{route="/"}} 9.5
+{name}_count{{route="/"}} 6
+{name}_bucket{{le="0.1",route="/ui"}} 1
+{name}_bucket{{le="+Inf",route="/ui"}} 1
+{name}_sum{{route="/ui"}} 0.5
+{name}_count{{route="/ui"}} 1
+"""
+    [metric] = metrics(text)
+    assert (metric["name"], metric["description"], metric["histogram"]["aggregationTemporality"]) == (name, "Time.", 2)
+    points = metric["histogram"]["dataPoints"]
+    assert [
+        (point["attributes"][0]["value"]["stringValue"], point["bucketCounts"], point["sum"], point["count"])
+        for point in points
+    ] == [("/", ["4", "2"], 9.5, "6"), ("/ui", ["1", "0"], 0.5, "1")]
+    assert {point["timeUnixNano"] for point in points} == {"1700000000123000000"}
+    gauges = metrics('# TYPE keyscale_up gauge\nkeyscale_up{job="a"} 1\nkeyscale_up{job="b"} 0\n')
+    assert [point["asDouble"] for point in gauges[0]["gauge"]["dataPoints"]] == [1, 0]

@@ -93,3 +93,50 @@ def test_clocks_that_differ_make_no_span_that_ends_before_it_begins() -> None:
     late = Attempt(number=3, parallelism=4, created_at_ms=6000, restored_at_ms=5000, first_commit_at_ms=4000)
     for span in spans(EndedOperation(operation(), "flights", late, None)):
         assert int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"])
+
+
+def moments(found: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Returns the begin and the end of each span in milliseconds."""
+    return {
+        span["name"]: (int(span["startTimeUnixNano"]) // 1_000_000, int(span["endTimeUnixNano"]) // 1_000_000)
+        for span in found
+    }
+
+
+def test_each_span_has_its_own_begin_and_end() -> None:
+    assert moments(spans(EndedOperation(operation(), "flights", ATTEMPT, "r1"))) == {
+        "request RESCALE": (1000, 1000),
+        "RESCALE flights": (1000, 9000),
+        "SAVEPOINT": (1500, 2000),
+        "VERIFY": (2000, 9000),
+        "attempt 3": (1200, 5000),
+        "first batch": (5000, 8000),
+    }
+    endless = moments(spans(EndedOperation(operation(ended_at_ms=None), "flights", None, None)))
+    assert endless["RESCALE flights"] == (1000, 1000)
+
+
+@pytest.mark.parametrize(
+    ("times", "ends_ms"),
+    [
+        ({"restored_at_ms": 5000, "running_at_ms": 6000, "ended_at_ms": 7000}, 5000),
+        ({"running_at_ms": 6000, "ended_at_ms": 7000}, 6000),
+        ({"ended_at_ms": 7000}, 7000),
+        ({}, 9000),
+    ],
+)
+def test_an_attempt_starts_until_it_has_restored_or_runs_or_has_ended(times: dict[str, int], ends_ms: int) -> None:
+    attempt = Attempt(number=3, parallelism=4, created_at_ms=1200, **times)
+    found = moments(spans(EndedOperation(operation(), "flights", attempt, None)))
+    assert found["attempt 3"] == (1200, ends_ms)
+    assert "first batch" not in found
+
+
+def test_a_failed_operation_tells_its_code_as_the_type_of_the_error() -> None:
+    failed = operation(status=OperationStatus.FAILED, failure={"code": "X", "message": "why"}, phases=[])
+    told = [
+        {each["key"]: each["value"]["stringValue"] for each in span["attributes"]}
+        for span in spans(EndedOperation(failed, "flights", None, None))
+    ]
+    assert [each.get("error.type") for each in told] == [None, "X"]
+    assert ["keyscale.request_id" in each for each in told] == [False, False], "the request is unknown"
