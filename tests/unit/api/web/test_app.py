@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from keyscale.api.jobs.restore_sources import why_not_own
+from keyscale.api.lifecycle.facts import Timeouts
 from keyscale.api.mail_server import MailServer
 from keyscale.api.maintenance.announcer import replica_id
 from keyscale.api.maintenance.history_retention import HistoryPolicy
@@ -18,7 +20,7 @@ from keyscale.api.telemetry.collector import Collector
 from keyscale.api.web import app as web_app
 from keyscale.api.web.app import deliveries_of, history_policy, make_context
 from keyscale.db.connections import open_engine
-from keyscale.vocabulary import Channel
+from keyscale.vocabulary import HTTP_CHANNELS, Channel
 from tests.support.coroutines import run_coroutine
 
 if TYPE_CHECKING:
@@ -224,3 +226,88 @@ def test_requests_are_limited_as_the_settings_say(settings: Settings) -> None:
     rates = context_of(chosen).rates
     limits = (rates.per_user, rates.per_address, rates.failures)
     assert [each._per_second for each in limits] == [3, 5, 2]
+
+
+def test_each_thread_has_the_settings_and_the_parts_of_its_control_plane(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, list[Any]] = {}
+
+    def note(name: str) -> Any:
+        def make(*parts: Any, **more: Any) -> Any:
+            given.setdefault(name, []).append((parts, more))
+            return name
+
+        return make
+
+    names = ("Reconciler", "ObjectRemoval", "HistoryRetention", "RunRemoval", "SpareKeeper", "SavepointRelease")
+    names += ("SavepointSchedule", "SnapshotRemoval", "AlarmWatch", "Autoscaler")
+    for name in names:
+        monkeypatch.setattr(web_app, name, note(name))
+    monkeypatch.setattr(web_app, "deliveries_of", note("deliveries"))
+    monkeypatch.setattr(web_app, "_collectors_of", lambda _: ("collector",))
+    parts = ("engine", "launcher", "store", "wakeup", "pulse", "sessions", "announcer")
+    chosen = replace(
+        settings,
+        restore_timeout_ms=5,
+        verify_timeout_ms=6,
+        starts_at_once=7,
+        own_url="https://here",
+        keep_attempts=8,
+    )
+    context: Any = SimpleNamespace(settings=chosen, **{name: f"the {name}" for name in parts})
+    assert web_app._threads_of(context)[-2:] == ("the announcer", "collector")
+    sessions, pulse, launcher = "the sessions", "the pulse", "the launcher"
+    of_reconciler = {name: f"the {name}" for name in ("engine", "launcher", "store", "wakeup", "pulse")}
+    timeouts = Timeouts(restore_ms=5, verify_ms=6)
+    own = {"url": "https://here", "timeouts": timeouts, "starts_at_once": 7}
+    assert given == {
+        "Reconciler": [((), {**of_reconciler, **own})],
+        "ObjectRemoval": [((sessions, pulse), {})],
+        "HistoryRetention": [((sessions, pulse, history_policy(chosen)), {})],
+        "RunRemoval": [((sessions, launcher), {})],
+        "SpareKeeper": [((chosen, sessions, launcher, pulse), {})],
+        "SavepointRelease": [((sessions, pulse, "the store"), {})],
+        "SavepointSchedule": [((context,), {})],
+        "SnapshotRemoval": [((sessions, pulse), {})],
+        "deliveries": [((context, HTTP_CHANNELS), {}), ((context, (Channel.MAIL,)), {})],
+        "AlarmWatch": [((sessions, pulse), {})],
+        "Autoscaler": [((context,), {})],
+    }
+
+
+def test_the_parts_of_a_control_plane_write_with_one_factory_and_read_with_another(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def note(name: str) -> Any:
+        def make(*parts: Any, **more: Any) -> Any:
+            given[name] = (parts, {key: value for key, value in more.items() if key != "note_look"})
+            return f"the {name}"
+
+        return make
+
+    monkeypatch.setattr(web_app, "session_factory", lambda engine: f"writes to {engine}")
+    monkeypatch.setattr(web_app, "reading_session_factory", lambda engine: f"reads from {engine}")
+    monkeypatch.setattr(web_app, "open_engine", lambda url: f"engine of {url}")
+    monkeypatch.setattr(web_app.OwnMetrics, "watch", lambda _, engine: given.update(watched=engine))
+    names = ("ProgramLoading", "ChangeFeed", "Verifier", "Calls", "Announcer")
+    for name in names:
+        monkeypatch.setattr(web_app, name, note(name))
+    monkeypatch.setattr(web_app, "Launcher", lambda *_, **__: SimpleNamespace(place="here"))
+    chosen = replace(settings, database_url="postgresql://db", own_url="https://here")
+    context = make_context(chosen)
+    engine = "engine of postgresql://db"
+    writes, reads = f"writes to {engine}", f"reads from {engine}"
+    assert (context.engine, context.sessions, context.reads) == cast("Any", (engine, writes, reads))
+    assert given == {
+        "watched": engine,
+        "ProgramLoading": ((chosen, context.launcher), {}),
+        "ChangeFeed": ((reads, web_app.operations_service.answers), {}),
+        "Verifier": ((writes, why_not_own), {}),
+        "Calls": ((reads,), {}),
+        "Announcer": ((writes,), {"place": "here", "url": "https://here", "store_url": settings.store_url}),
+    }
+    attributes = ("programs", "change_feed", "verifier", "calls", "announcer")
+    assert [getattr(context, each) for each in attributes] == [f"the {name}" for name in names]

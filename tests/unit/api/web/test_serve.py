@@ -335,3 +335,26 @@ def test_streams_and_waiting_drivers_end_before_the_web_server_waits_for_open_re
     )
     run_coroutine(web_serve._Server(server_config(app, Settings(home=tmp_path)), app).shutdown([]))
     assert noted == ["streams", "drivers", []]
+
+
+def test_the_application_of_the_control_plane_is_served_on_its_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[Any] = []
+    parts: Any = ("engine", "listener", "isolation", "enclosures")
+    engine, listener, isolation, enclosures = parts
+    settings = Settings(home=tmp_path)
+    memory = {name: lambda *_, name=name: noted.append(name) for name in ("collect", "freeze", "set_threshold")}
+    monkeypatch.setattr(web_serve, "gc", SimpleNamespace(**memory))
+    monkeypatch.setattr(web_serve, "make_context", lambda *given: ("context", *given))
+    monkeypatch.setattr(web_serve, "create_app", lambda context: ("app", *context))
+    monkeypatch.setattr(web_serve, "server_config", lambda app, of: ("config", app, of))
+
+    def server(config: Any, app: Any) -> Any:
+        noted.append((config, app))
+        return SimpleNamespace(run=lambda *, sockets: noted.append(sockets))
+
+    monkeypatch.setattr(web_serve, "_Server", server)
+    web_serve.run(settings, engine, listener, isolation, enclosures)
+    app = ("app", "context", settings, "engine", "isolation", "enclosures")
+    assert noted == ["collect", "freeze", "set_threshold", (("config", app, settings), app), ["listener"]]
