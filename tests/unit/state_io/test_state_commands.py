@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from keyscale import state_io
 from keyscale.api.cli.root import main
 from keyscale.api.cli.state import _json
 from keyscale.identifiers import Attempt, BatchId, OperatorUid
@@ -21,7 +24,7 @@ from keyscale.state.objects.errors import ObjectCorruptError
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.objects.opening import open_store
 from keyscale.state.serializers.pickled import Pickled
-from keyscale.state_io import KeyedStateTable, NewOperator, NewState, write
+from keyscale.state_io import ChangedKey, ChangedOperator, KeyChange, KeyedStateTable, NewOperator, NewState, write
 from tests.support.repository import GOLDEN
 from tests.support.state.every_kind import KEYS, KINDS, SAVEPOINT, UID, VALUES, group_of
 from tests.support.state.state_job import StateJob
@@ -335,3 +338,70 @@ def test_transform_renames_and_drops(written: str, capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out) == []
     assert main(["state", "transform", target, f"{target}-3", "--drop-operator", "counts"]) == 1
     assert "STATE_UNKNOWN" in capsys.readouterr().err
+
+
+def test_diff_counts_every_change_and_shows_as_many_as_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(1)
+    job.run_batch({1: 1, 2: 2, 3: 3})
+    before = location_of(job.store.url, job.checkpoint()[0].path)
+    job.run_batch({1: 1, 2: 2, 3: 3, 4: 4})
+    after = location_of(job.store.url, job.checkpoint()[0].path)
+    assert main(["state", "diff", "--json", "--changes", "2", before, after]) == 4
+    found = json.loads(capsys.readouterr().out)
+    assert (len(found["changes"]), found["total"]) == (2, 4)
+    assert found["states"] == [{"operator": "count", "state": "count", "added": 1, "removed": 0, "changed": 3}]
+    assert main(["state", "diff", "--json", "--changes", "0", after, before]) == 4
+    assert json.loads(capsys.readouterr().out) == {
+        "states": [{"operator": "count", "state": "count", "added": 0, "removed": 1, "changed": 3}],
+        "changes": [],
+        "total": 4,
+    }
+    assert main(["state", "diff", "--changes", "1", before, after]) == 4
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert shown[:2] == ["OPERATOR STATE ADDED REMOVED CHANGED", "count count 1 0 3"]
+    assert shown[-1] == "3 more; --changes shows more"
+    assert len(shown) == 6
+
+
+def test_transform_gets_each_option_for_its_operator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(state_io, "transform", lambda *of, **more: asked.append((*of, more)) or "file:///written")
+    options = ["--rename-operator", "a", "b", "--rename-state", "a", "x", "y", "--drop-state", "a", "z"]
+    options += ["--drop-state", "c", "w", "--drop-operator", "d", "--max-parallelism", "64", "--hash", "java"]
+    assert main(["state", "transform", "LOCATION", "TARGET", *options, "--scratch", str(tmp_path), "--json"]) == 0
+    changed = {
+        "a": ChangedOperator("b", {"x": "y", "z": None}),
+        "c": ChangedOperator(None, {"w": None}),
+        "d": None,
+    }
+    more = {"max_parallelism": 64, "hash_id": "java", "scratch": tmp_path}
+    assert asked == [("LOCATION", "TARGET", changed, more)]
+    assert json.loads(capsys.readouterr().out) == {"location": "file:///written"}
+
+
+def test_a_savepoint_is_changed_with_each_option_in_its_own_field(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+    effect = ChangedKey({"user": "ada"}, [{"value": 1}], [{"value": 2}])
+
+    def change_keys(*given: Any, **more: Any) -> Any:
+        asked.append((*given, more))
+        return SimpleNamespace(location="file:///changed", changes=[effect])
+
+    monkeypatch.setattr(state_io, "change_keys", change_keys)
+    options = ["--operator", "count", "--state", "clicks", "--key", "ada", "--namespace", "7", "--map-key", "home"]
+    to = ["--to", "TARGET", "--scratch", str(tmp_path), "--json"]
+    assert main(["state", "set", "file:///s", *options, "--value", "[2]", *to]) == 0
+    assert json.loads(capsys.readouterr().out) == {"location": "file:///changed", **asdict(effect)}
+    assert main(["state", "delete", "file:///s", *options, "--time-ms", "60", *to]) == 0
+    place = {"operator": "count", "state": "clicks", "key": "ada", "namespace": 7, "map_key": "home"}
+    assert asked == [
+        ("file:///s", "TARGET", [KeyChange(**place, value=[2])], {"scratch": tmp_path}),
+        ("file:///s", "TARGET", [KeyChange(**place, deletes=True, time_ms=60)], {"scratch": tmp_path}),
+    ]
