@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts
 from keyscale.metrics import COUNTER, HISTOGRAM, MetricKind
 
+from ..database_clock import shared_now_ms
 from ..jobs.jobs import require_job_id
 from ..lifecycle.current_report import reports_now
 from ..lifecycle.job_totals import user_counters
@@ -39,7 +39,7 @@ def list_of(context: Context, reference: str) -> UserMetricList:
     if attempt is None:
         return UserMetricList(user_metrics=[])
     reported = attempt.metrics or {}
-    is_current = reports_now(attempt, now_ms=now_ms())
+    is_current = reports_now(attempt, now_ms=shared_now_ms())
     found = [*user_counters(attempt.totals_before, reported), *(reported.get("user_gauges", ()) if is_current else ())]
     described = reported.get("user_help") or {}
     return UserMetricList(user_metrics=[_answer(each, described.get(each["name"], "")) for each in found])

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from keyscale.api import database_clock
 from keyscale.api.metrics import user_metrics
+from keyscale.clock import now_ms
 from keyscale.db.models import Attempt
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.vocabulary import AttemptStage
@@ -21,7 +23,7 @@ def series(name: str, kind: str, *values: float, **more: Any) -> dict[str, Any]:
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, attempt: Attempt | None) -> dict[str, Any]:
-    monkeypatch.setattr(user_metrics, "now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(user_metrics, "shared_now_ms", lambda: NOW_MS)
     monkeypatch.setattr(user_metrics, "require_job_id", lambda _, name: {"flights": "job"}[name])
     monkeypatch.setattr(user_metrics.attempts, "newest_counted", lambda _, job_id: {"job": attempt}[job_id])
     context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
@@ -72,7 +74,7 @@ def test_a_metric_is_shown_with_its_operator_its_kind_and_its_labels(monkeypatch
         "user_help": described,
     }
     attempt = Attempt(stage=AttemptStage.ACTIVE, driver_state="RUNNING", heartbeat_at_ms=NOW_MS, metrics=metrics)
-    monkeypatch.setattr(user_metrics, "now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(user_metrics, "shared_now_ms", lambda: NOW_MS)
     monkeypatch.setattr(user_metrics, "require_job_id", lambda *_: "job")
     monkeypatch.setattr(user_metrics.attempts, "newest_counted", lambda *_: attempt)
     context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
@@ -98,3 +100,20 @@ def test_the_history_of_the_first_series_is_kept(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(user_metrics, "SERIES_KEPT_MAX", 3)
     assert len(user_metrics.sampled(metrics, is_current=True)) == 3
     assert len(user_metrics.sampled(metrics, is_current=False)) == 2
+
+
+@pytest.mark.parametrize("ahead_ms", [-300_000, 300_000])
+def test_a_report_is_as_old_as_the_clock_that_all_replicas_share_says(
+    monkeypatch: pytest.MonkeyPatch, ahead_ms: int
+) -> None:
+    monkeypatch.setattr(database_clock._CLOCK, "_ahead_ms", ahead_ms)
+    monkeypatch.setattr(user_metrics, "require_job_id", lambda *_: "job")
+    metrics = {"user_gauges": [series("age", "gauge", 3)]}
+    attempt = Attempt(stage=AttemptStage.ACTIVE, driver_state="RUNNING", metrics=metrics)
+    monkeypatch.setattr(user_metrics.attempts, "newest_counted", lambda *_: attempt)
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    shown = []
+    for silent_ms in (1000, 60_000):
+        attempt.heartbeat_at_ms = now_ms() - ahead_ms - silent_ms
+        shown.append(len(user_metrics.list_of(context, "flights").user_metrics))
+    assert shown == [1, 0]
