@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -192,3 +193,30 @@ def test_an_attempt_waits_by_its_own_chance(outbox: Outbox) -> None:
     outbox.work()
     waits = [(next_at_ms or 0) - NOW_MS for _, next_at_ms, _ in outbox.settled.values()]
     assert waits == [wait_ms(1, 0.0), wait_ms(2, 1.0)]
+
+
+def test_messages_are_sent_beside_each_other(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = asyncio.Barrier(2)
+
+    async def wait_for_both(_: Any) -> None:
+        async with asyncio.timeout(1):
+            await both.wait()
+
+    monkeypatch.setattr(outbox, "_post", wait_for_both)
+    outbox.add("slow")
+    outbox.add("fast")
+    assert outbox.work()
+    assert [status for status, _, _ in outbox.settled.values()] == [DELIVERED, DELIVERED]
+
+
+def test_the_next_attempt_waits_since_the_end_of_the_attempt_before(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter([NOW_MS, NOW_MS + 7000])
+    settled: list[Any] = []
+    monkeypatch.setattr(deliveries, "shared_now_ms", lambda: next(moments))
+    monkeypatch.setattr(deliveries.subscriptions, "settle", lambda *_, **result: settled.append(result))
+    outbox.add("away", NotDeliveredError("no answer"))
+    outbox.work()
+    [result] = settled
+    assert (result["now_ms"], result["next_at_ms"]) == (NOW_MS + 7000, NOW_MS + 7000 + WAITS_MS[0])

@@ -162,3 +162,15 @@ def test_a_verification_is_shown_as_it_is_and_as_failed_after_its_last_sign_of_l
     world.found.verification = {**RUNNING, "started_at_ms": 5}
     del world.found.verification["beat_at_ms"]
     assert world.show()["ended_at_ms"] == 5, "of an earlier version, which stored no signs of life"
+
+
+def test_a_verification_has_its_times_by_the_host_and_its_sign_of_life_by_the_shared_clock(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "now_ms", lambda: 5)
+    assert world.begin()["started_at_ms"] == 5
+    begun = world.found.verification or {}
+    assert (begun["started_at_ms"], begun["beat_at_ms"], world.steps[0]["at_ms"]) == (5, NOW_MS, 5)
+    assert world.show()["status"] == "IN_PROGRESS"
+    monkeypatch.setattr(service, "shared_now_ms", lambda: NOW_MS + LOST_MS + 1)
+    assert (world.show()["status"], world.show()["ended_at_ms"]) == ("FAILED", NOW_MS)
