@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from keyscale.api.notifications.channels import PAGERDUTY_URL, mail_of, post_of, problem_of_target, shown_target
-from keyscale.api.notifications.cloud_event import new_secret, signed_headers
+from keyscale.api.notifications.channels import (
+    PAGERDUTY_URL,
+    mail_of,
+    post_of,
+    problem_of_target,
+    shown_target,
+    text_of,
+)
+from keyscale.api.notifications.cloud_event import CONTENT_TYPE, cloud_event, new_secret, signed_headers
 from keyscale.db.event_kinds import ALARM_ENDED, EVENT_KINDS, LASTING, notification_of
 from keyscale.db.models import Delivery, Event, Job, Subscription
 from keyscale.db.repositories.subscriptions import Due
@@ -125,3 +132,76 @@ def test_each_kind_of_notification_is_about_some_kind_of_event() -> None:
     assert set(NotificationKind) >= PLATFORM_NOTIFICATIONS
     assert notification_of("RESCALE_ROLLED_BACK") is NotificationKind.OPERATION_ROLLED_BACK
     assert notification_of("STOP_WITH_SAVEPOINT_COMPLETED") is None  # a step of an operation
+
+
+EVENT = Event(
+    id=7,
+    job_id="j1",
+    at_ms=1_795_000_000_123,
+    kind="RESCALE_COMPLETED",
+    actor="ann",
+    message="it went well",
+    details={"operation_id": "o"},
+)
+JOB = Job(id="j1", name="orders/eu", labels={"team": "billing"})
+TIME = "2026-11-18T11:06:40.123+00:00"
+
+
+@pytest.mark.parametrize("job", [JOB, None], ids=["of a job", "of the platform"])
+def test_an_event_of_a_webhook_has_each_fact_in_its_own_field(job: Job | None) -> None:
+    about = {"id": "j1", "name": "orders/eu", "labels": {"team": "billing"}}
+    assert cloud_event(EVENT, job, SOURCE) == {
+        "specversion": "1.0",
+        "id": "7",
+        "source": SOURCE,
+        "type": "keyscale.rescale_completed",
+        "time": TIME,
+        "datacontenttype": "application/json",
+        "data": {
+            "kind": "RESCALE_COMPLETED",
+            "message": "it went well",
+            "job": None if job is None else about,
+            "actor": "ann",
+            "at_ms": 1_795_000_000_123,
+            "details": {"operation_id": "o"},
+        },
+        **({} if job is None else {"subject": "jobs/j1"}),
+    }
+    page = f"{SOURCE}/ui/system" if job is None else f"{SOURCE}/ui/jobs/orders%2Feu/overview"
+    noun = "Keyscale" if job is None else "orders/eu"
+    assert text_of(EVENT, job, SOURCE) == f"{noun}: rescale completed\nit went well\n{page}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity"),
+    [
+        ("JOB_FAILED", "critical"),
+        ("NO_LEADER", "critical"),
+        ("RESCALE_COMPLETED", "info"),
+        ("RESCALE_ROLLED_BACK", "warning"),
+        ("CHECKPOINTS_LATE", "warning"),
+        ("STORE_AWAY_ENDED", "critical"),
+    ],
+)
+def test_an_incident_has_the_severity_of_its_kind_and_the_facts_of_its_event(kind: str, severity: str) -> None:
+    found = due(Channel.PAGERDUTY, ROUTING_KEY, kind)
+    body = body_of(found)
+    assert body["payload"] == {
+        "summary": f"orders/eu: {kind.replace('_', ' ').lower()}: batches wait",
+        "source": SOURCE,
+        "severity": severity,
+        "custom_details": cloud_event(found.event, found.job, SOURCE)["data"],
+    }
+    found.event.job_id, platform = None, found._replace(job=None)
+    assert body_of(platform)["dedup_key"].endswith("/platform")
+
+
+def test_a_webhook_is_signed_with_its_secret_for_its_delivery_at_the_time_of_the_attempt() -> None:
+    found = due(Channel.WEBHOOK, "https://alerts.example.com/hook")
+    post = post_of(found, SOURCE, 99)
+    signed = signed_headers(found.subscription.secret or "", "msg_1", 99, post.body)
+    assert (post.url, json.loads(post.body)) == (found.subscription.target, cloud_event(found.event, found.job, SOURCE))
+    assert post.headers == {"Content-Type": CONTENT_TYPE, **signed}
+    assert post_of(due(Channel.SLACK, "https://hooks.slack.example/x"), SOURCE, 99).headers == {
+        "Content-Type": "application/json"
+    }
