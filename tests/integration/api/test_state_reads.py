@@ -141,3 +141,16 @@ def test_sql_needs_a_completed_checkpoint_in_the_store(
         assert (answer.status_code, answer.json()["code"]) == (404, "CHECKPOINT_NOT_FOUND"), status
     assert client.post("/v1/jobs/flights/checkpoints/2/sql", json={"statement": "select 1"}).status_code == 404
     assert reads == []
+
+
+def test_the_latest_checkpoint_of_a_job_that_went_back_is_none_of_the_history_before(
+    client: httpx.Client, context: Context, job: dict[str, Any], reads: list[tuple[str, dict[str, Any]]]
+) -> None:
+    Snapshots(context.sessions, job["id"]).take(1, {})
+    params = {"key": "1", "at": "checkpoint"}
+    assert client.get("/v1/jobs/flights/state/count", params=params).status_code == 200
+    reads.clear()
+    with context.sessions.begin() as session:
+        session.get_one(Job, job["id"]).rewound_by = 2
+    refused = client.get("/v1/jobs/flights/state/count", params=params)
+    assert (refused.status_code, refused.json()["code"], reads) == (404, "CHECKPOINT_NOT_FOUND", [])
