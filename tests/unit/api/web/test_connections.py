@@ -361,3 +361,26 @@ def test_each_request_has_the_time_for_its_own_bytes(clock: Clock, monkeypatch: 
     assert not clock.is_cut
     clock.protocol.data_received(b"x" * connections.HEAD_BYTES_MAX)
     assert clock.is_cut, "more around bodies than a head may have"
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_connection_that_has_ended_is_not_looked_at_again(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, *, is_open: bool
+) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr(HttpToolsProtocol, "connection_lost", lambda *_: noted.append("ended"))
+    clock.protocol._next_poll = cast("Any", SimpleNamespace(cancel=lambda: noted.append("cancelled")))
+    if not is_open:
+        clock.protocol.flow = cast("Any", None)
+    clock.protocol.connection_lost(None)
+    assert noted == ["cancelled", *(["ended"] if is_open else [])]
+
+
+def test_an_answered_request_begins_the_time_for_the_next_head(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HttpToolsProtocol, "on_response_complete", lambda *_: None)
+    clock.request(is_answered=True, more_body=False)
+    clock.now_s = 100.0
+    clock.protocol.on_response_complete()
+    assert clock.protocol.waits_since_s() == 100.0
+    assert not clock.poll(100 + connections.HEAD_S_MAX)
+    assert clock.poll(100.1 + connections.HEAD_S_MAX)
