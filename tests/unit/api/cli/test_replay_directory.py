@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from keyscale.api.cli import replay_directory
 from keyscale.api.cli.replay_directory import PREFIX, new_directory, remove_abandoned
 from keyscale.installation import IMPORT_PATH
 
@@ -50,3 +51,31 @@ def test_a_program_that_takes_the_process_over_keeps_the_directory_until_it_ends
         assert made.is_dir()
     remove_abandoned()
     assert not made.exists()
+
+
+def test_the_next_replay_closes_each_directory_and_leaves_the_directories_of_other_users(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int | None] = []
+    closed: list[int] = []
+    lock, close = replay_directory._locked, os.close
+
+    def note(directory: Path, operation: int) -> int | None:
+        opened.append(lock(directory, operation))
+        return opened[-1]
+
+    def note_close(descriptor: int) -> None:
+        closed.append(descriptor)
+        close(descriptor)
+
+    for name in ("first", "second"):
+        (temporary / f"{PREFIX}{name}").mkdir()
+    monkeypatch.setattr(replay_directory, "_locked", note)
+    monkeypatch.setattr(os, "close", note_close)
+    with monkeypatch.context() as another:
+        another.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        remove_abandoned()
+        assert (len(list(temporary.iterdir())), len(opened)) == (2, 2)
+    remove_abandoned()
+    assert (list(temporary.iterdir()), len(opened)) == ([], 4)
+    assert [closed.count(each or 0) >= opened.count(each) for each in opened] == [True] * 4
