@@ -103,3 +103,14 @@ def test_up_becomes_the_control_plane_with_the_options_in_its_environment(
     assert (program, command) == (sys.executable, [sys.executable, "-P", "-m", "keyscale.api.web"])
     assert (environment["KEYSCALE_HOME"], environment["KEYSCALE_PORT"]) == (str(tmp_path), "0")
     assert "KEYSCALE_HOST" not in environment
+
+
+def test_up_listens_where_its_options_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    became: list[Any] = []
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    monkeypatch.setattr(control_plane.os, "execve", lambda *of: became.append(of))
+    assert root.main(["--home", str(tmp_path), "up", "--host", "::1", "--port", "7"]) == 0
+    [(_, _, environment)] = became
+    names = ("KEYSCALE_HOME", "KEYSCALE_HOST", "KEYSCALE_PORT")
+    assert [environment[name] for name in names] == [str(tmp_path), "::1", "7"]
+    assert environment["PYTHONPATH"].split(":")[-1] == "/mine"
