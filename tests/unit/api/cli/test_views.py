@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from keyscale.api.cli import artifacts, subscriptions
+from keyscale.api.cli import artifacts, operations, subscriptions
 from keyscale.client import sender
 from tests.support.control_plane.command_line import CommandAnswer, done, run
 
@@ -727,3 +727,110 @@ def test_a_new_job_is_shown_after_its_start_unless_its_user_waits(asked: Callabl
     body = {"name": "flights", "labels": {}, "spec": {"artifact_id": "a"}}
     assert requests[0] == ("POST /v1/jobs", body)
     assert [str(each) for each in requests[-1:]] == ["GET /v1/jobs/0a"]
+
+
+REASON = {"code": "SINK_UNAVAILABLE", "message": "the sink does not answer", "advice": "Start it."}
+WHOLE_JOB: dict[str, Any] = {
+    "id": "0a",
+    "name": "flights",
+    "labels": {"team": "a"},
+    "revision": 7,
+    "created_at_ms": 1,
+    "spec": {"parallelism": 4},
+    "status": {
+        "state": "RUNNING",
+        "restarts": 3,
+        "started_at_ms": 2,
+        "latest_checkpoint": {"id": 12, "state_size": 2048},
+        "failure": None,
+        "health": {"level": "WARNING", "score": 70, "reasons": [REASON, {**REASON, "code": "X", "advice": None}]},
+        "conditions": [
+            {"type": "RUNNING", "status": "TRUE", "reason": "DRIVER_RUNS", "message": "attempt 3 runs the job"},
+            {"type": "HEALTHY", "status": "FALSE", "reason": "X", "message": "the sink does not answer"},
+        ],
+    },
+    "metrics": {"input_rate": 2.0},
+}
+
+
+def test_a_job_is_shown_with_its_conditions_and_the_reasons_of_its_health(
+    asked: Callable[[Answers], list[Any]],
+) -> None:
+    asked({"GET /v1/jobs/flights": WHOLE_JOB})
+    shown = " ".join(lines(keyscale("jobs", "show", "flights")))
+    health = (
+        "health WARNING, 70 of 100 SINK_UNAVAILABLE: the sink does not answer. Start it. X: the sink does not answer."
+    )
+    checkpoint = 'latest_checkpoint { "id": 12, "state_size": "2.0 KiB" }'
+    assert shown == (
+        'id 0a name flights labels { "team": "a" } revision 7 created_at_ms 1970-01-01 00:00:00.001'
+        f" {health} RUNNING TRUE, DRIVER_RUNS: attempt 3 runs the job"
+        " HEALTHY FALSE, X: the sink does not answer"
+        f" state RUNNING restarts 3 started_at_ms 1970-01-01 00:00:00.002 {checkpoint} failure -"
+        ' spec { "parallelism": 4 } metrics { "input_rate": 2.0 }'
+    )
+    brief = " ".join(lines(keyscale("jobs", "show", "flights", "--brief")))
+    assert brief == (
+        f"name flights state RUNNING {health} revision 7 parallelism 4 restarts 3"
+        f" started_at_ms 1970-01-01 00:00:00.002 {checkpoint} failure -"
+    )
+    assert done(keyscale("jobs", "show", "flights", "--json")).json == WHOLE_JOB
+
+
+def test_a_program_that_no_job_could_start_with_fails_its_check(asked: Callable[[Answers], list[Any]]) -> None:
+    column = {"name": "user", "type": "string"}
+    count = {"name": "count", "kind": "value", "declared": "value of int64", "ttl_ms": 60_000}
+    operators = [
+        {"uid": "counts", "kind": "process", "key": [column, {"name": "day", "type": "date"}], "states": [count]},
+        {"uid": "names", "kind": "map", "key": [], "states": []},
+    ]
+    parts = {
+        "operators": operators,
+        "sources": [{"uid": "in", "kind": "kafka"}],
+        "sinks": [{"uid": "out", "kind": "x"}],
+    }
+    failure = {"code": "JOB_SCRIPT_FAILED", "message": "it raised", "advice": "Correct the script."}
+    unset = {"traceback": None, "operator_uid": None, "subtask": None}
+    asked(
+        {
+            "POST /v1/artifacts/a/check": [
+                {"valid": True, "failure": None, **parts},
+                {"valid": False, "failure": {**failure, **unset}, **parts, "operators": [], "sources": [], "sinks": []},
+            ]
+        }
+    )
+    assert lines(keyscale("artifacts", "check", "--artifact", "a")) == [
+        "OPERATOR KIND KEY STATE DECLARED",
+        "counts process user (string), day (date) count value of int64; TTL: 60 s",
+        "names map",
+        "source in: kafka",
+        "sink out: x",
+        "the program can be started",
+    ]
+    refused = keyscale("artifacts", "check", "--artifact", "a")
+    assert refused.exit_code == 1
+    assert refused.stdout.splitlines() == ["JOB_SCRIPT_FAILED: it raised", "Correct the script."]
+
+
+def test_a_phase_and_a_note_are_shown_once_though_an_answer_has_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "POLL_S", 0)
+
+    def phase(name: str, ended_at_ms: int | None, **more: Any) -> dict[str, Any]:
+        return {"phase": name, "ended_at_ms": ended_at_ms, **more}
+
+    waits = {"waits_for": {"message": "403"}}
+    usual = {"status": "IN_PROGRESS", "not_live": {"message": "4 slots"}}
+    answers = [
+        {**usual, "phases": [phase("SAVEPOINT", 3), phase("STOP", None, **waits)]},
+        {**usual, "phases": []},
+        {**usual, "phases": [phase("SAVEPOINT", 3), phase("STOP", None, **waits)]},
+        {**usual, "status": "COMPLETED", "phases": [phase("SAVEPOINT", 3), phase("STOP", 5), phase("VERIFY", 6)]},
+    ]
+    noted: list[str] = []
+    control_plane: Any = SimpleNamespace(get=lambda _: answers.pop(0))
+    ended = operations.follow(
+        control_plane, "c", lambda each: noted.append(each["phase"]), lambda: noted.append("poll"), noted.append
+    )
+    assert ended["status"] == "COMPLETED"
+    new_driver, store = "by a new driver: 4 slots", "waits for the object store: 403"
+    assert noted == [new_driver, store, "SAVEPOINT", "poll", "poll", "poll", "STOP", "VERIFY"]
