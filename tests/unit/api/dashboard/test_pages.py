@@ -215,3 +215,8 @@ def test_a_page_gets_the_charts_the_counters_and_the_parts_of_a_batch_as_they_ar
     assert json.loads(PARTS)[0] == {"name": "wait_ms", "label": "Waiting for input"}
     page = unescape(Browser(session=True).get("/ui/jobs/departures/overview").text)
     assert (CHARTS in page, COUNTERS in page, PARTS in page) == (True, True, True)
+
+
+def test_the_name_of_a_job_is_quoted_in_the_address_of_its_first_tab() -> None:
+    answer = Browser(session=True).get("/ui/jobs/a%20%3Fb")
+    assert answer.headers["location"] == "/ui/jobs/a%20%3Fb/overview"
