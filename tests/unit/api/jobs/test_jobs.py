@@ -39,7 +39,7 @@ from keyscale.db.repositories.overviews import JobOverview, LatestSnapshot
 from keyscale.db.repositories.pages import Page, PageRequest
 from keyscale.jobs.protocol.messages import Counters, DriverMetrics, Failure, FailureHistory
 from keyscale.jobs.protocol.specification import JobSpec
-from keyscale.vocabulary import AttemptStage, ClaimMode, JobStatus, OperationKind, RestoreMode, Role
+from keyscale.vocabulary import AttemptStage, ClaimMode, DesiredState, JobStatus, OperationKind, RestoreMode, Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -608,3 +608,36 @@ def test_a_job_with_two_waiting_starts_shows_the_place_of_the_start_that_comes_f
     ]
     [reason] = shown(overview(attempt(driver_state=None)), unlaunched).status.health.reasons
     assert ("in place 2 of 3" in reason.message, reason.since_ms) == (True, 60_000)
+
+
+def test_a_new_job_is_created_stopped_with_the_settings_that_never_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "now_ms", lambda: 70)
+    spec = JobSpec(artifact_id="a", max_parallelism=64, hash_id="java")
+    made = jobs.new_job("flights", spec, {"team": "a"}, "file:///store")
+    given = {column.name: getattr(made, column.name) for column in Job.__table__.columns}
+    assert len(given["id"]) == 32
+    assert {name: value for name, value in given.items() if value is not None and name != "id"} == {
+        "name": "flights",
+        "max_parallelism": 64,
+        "hash_id": "java",
+        "labels": {"team": "a"},
+        "store_url": "file:///store",
+        "desired": DesiredState.STOPPED,
+        "status": JobStatus.CREATED,
+        "consecutive_failures": 0,
+        "restarts": 0,
+        "next_start_at_ms": 0,
+        "created_at_ms": 70,
+    }
+
+
+@pytest.mark.parametrize("status", JobStatus)
+def test_the_health_of_a_job_is_judged_by_whether_the_job_has_settled(
+    shown: Any, monkeypatch: pytest.MonkeyPatch, status: JobStatus
+) -> None:
+    decided: list[HealthFacts] = []
+    decide = jobs.health_of
+    monkeypatch.setattr(jobs, "health_of", lambda facts: decided.append(facts) or decide(facts))
+    shown(overview(attempt(), {"status": status}))
+    settled = {JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED}
+    assert {each.is_settled for each in decided} == {status in settled}
