@@ -297,3 +297,17 @@ def test_the_routes_of_checkpoints_ask_for_what_the_path_and_the_query_name(monk
         ("begin", "ann", "flights", 3, {"hashes": True}),
         ("list_of", "flights", listing, SnapshotOwner.USER, {}),
     ]
+
+
+def test_an_operator_takes_its_time_since_the_trigger_and_its_summary_has_no_failed_subtask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = row(7, trigger_timestamp=60, latest_ack_timestamp=500)
+    parts = [part(0), part(1, FAILED, entries=70), part(2, IN_PROGRESS, entries=80)]
+    monkeypatch.setattr(service, "require_job_id", lambda *_: "job")
+    monkeypatch.setattr(service.checkpoints, "find", lambda *_: found)
+    monkeypatch.setattr(service.checkpoints, "subtasks", lambda *_: parts)
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    [operator] = service.show_detail(context, "flights", 7).operators
+    assert (operator.end_to_end_duration, operator.num_acknowledged_subtasks, operator.entries) == (42, 1, 157)
+    assert operator.summary.entries.model_dump() == {"min": 7, "max": 7, "avg": 7}
