@@ -189,3 +189,16 @@ def test_a_snapshot_is_deleted_if_nothing_needs_it_once_no_start_can_take_it(
     assert (event["kind"], event["actor"], event["at_ms"]) == (f"{noun.upper()}_DISCARDED", "ann", 70)
     assert (event["checkpoint_id"], event["location"]) == (8, "file:///8")
     assert event["message"] == f"{noun} 8 is deleted, which frees 3 B"
+
+
+def test_a_deletion_names_the_uses_in_the_database_and_then_the_uses_in_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = snapshot(8)
+    monkeypatch.setattr(service, "require_job", lambda *_, **__: Job(id="job", name="flights"))
+    monkeypatch.setattr(service.checkpoints, "find", lambda *_: found)
+    monkeypatch.setattr(service, "_needs", lambda *_: (["a job restores from it"], []))
+    monkeypatch.setattr(service, "_objects", lambda *_: (SnapshotObjects({}, {}), ["a job has claimed it"]))
+    context: Any = SimpleNamespace(sessions=Sessions())
+    shown = service.delete_checkpoint(context, USER, "flights", 8, dry_run=True)
+    assert (shown.allowed, shown.reasons) == (False, ["a job restores from it", "a job has claimed it"])
