@@ -126,3 +126,8 @@ def test_a_program_that_fails_on_its_first_record_ends_the_wait_for_its_start() 
 def test_the_command_line_knows_the_statuses_as_the_control_plane_does() -> None:
     assert set(LASTING) <= set(JobStatus)
     assert set(LASTING) >= ENDED | STARTED
+
+
+@pytest.mark.parametrize("status", ["CREATED", "STOPPED", "FINISHED"])
+def test_a_settled_job_that_is_to_run_is_waited_for(status: str) -> None:
+    assert not has_reached(job(status, "RUNNING"), {"RUNNING"})
