@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from keyscale.identifiers import BatchId, JobId
@@ -16,7 +17,14 @@ from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import write_manifest
 from keyscale.state.inspection import shard_reader
 from keyscale.state.inspection.fetched_shards import open_fetched
-from keyscale.state.inspection.state_point import BatchNotStoredError, ForeignStateError, UnknownStateError
+from keyscale.state.inspection.state_point import (
+    BatchNotStoredError,
+    ForeignStateError,
+    StatePoint,
+    UnknownStateError,
+)
+from keyscale.state.keyed.descriptors import ListStateDescriptor
+from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state_io import key_state
@@ -28,6 +36,8 @@ from tests.support.state.state_job import UID, StateJob, group_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from keyscale.state.subtask.store import SubtaskStore
 
 
 @pytest.fixture
@@ -249,6 +259,66 @@ def test_the_history_of_a_key_has_each_change_of_the_stored_batches(job: StateJo
     cut = read_history(request(job, rows_max=1))
     assert [each["batch_id"] for each in cut["changes"]] == [3]
     assert cut["is_truncated"]
+
+
+def test_the_history_of_a_key_has_the_batch_the_attempt_and_the_time_of_each_change(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.start(1)
+    job.run_batch({1: 100, 2: 7})
+    entries = [
+        (place, msgspec.structs.replace(entry, committed_at_ms=1000 + entry.batch_id))
+        for place, entry in job.log.stored()
+        if isinstance(entry, BatchCommitted)
+    ]
+    monkeypatch.setattr(CommitLog, "stored", lambda _: entries)
+    change: dict[str, Any] = {"state": "count", "change": "PUT"}
+    for asked in (request(job), request(job, state="count")):
+        assert read_history(asked) == {
+            "key": {"id": 1},
+            "key_group": group_of(1),
+            "changes": [
+                {"batch_id": 0, "attempt": 1, "committed_at_ms": 1000, **change, "row": {"value": 1}},
+                {"batch_id": 1, "attempt": 1, "committed_at_ms": 1001, **change, "row": {"value": 11}},
+                {"batch_id": 3, "attempt": 2, "committed_at_ms": 1003, **change, "row": {"value": 111}},
+            ],
+            "is_truncated": False,
+        }
+
+
+def test_only_the_files_of_the_keys_shard_count_against_the_bytes_of_a_read(job: StateJob) -> None:
+    point = StatePoint.of_job(job.store, job.job_id)
+    sizes = {
+        key: sum(point.size_bytes("count", shard) for shard in point.shard_ranges("count") if group_of(key) in shard)
+        for key in (1, 2)
+    }
+    assert sum(sizes.values()) == point.size_bytes("count", KeyGroupRange(0, 15)), "each key has a shard of its own"
+    for key, size in sizes.items():
+        assert read_key(request(job, str(key), fetched_bytes_max=size))["batch_id"] == 2
+        with pytest.raises(KeyReadTooLargeError, match=f"take {size:,} bytes, and a read may fetch {size - 1:,}"):
+            read_key(request(job, str(key), fetched_bytes_max=size - 1))
+
+
+def test_latest_keys_keep_the_shards_of_several_keys_open(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened, keys = opened_shards(monkeypatch), LatestKeys(tmp_path)
+    for _ in range(2):
+        assert [value_of(keys, job, key)[1] for key in ("1", "2")] == [[{"value": 11}], [{"value": 22}]]
+    assert len(opened) == 2
+    keys.close()
+
+
+def test_operator_state_has_no_keys(job: StateJob) -> None:
+    def operate(store: SubtaskStore) -> None:
+        store.operator.list_state(ListStateDescriptor("split", pa.string())).add("s")
+
+    job.operate = operate
+    job.run_batch({1: 100})
+    assert [each["state"] for each in read_key(request(job))["states"]] == ["count"]
+    for read in (read_key, read_history):
+        with pytest.raises(UnknownStateError, match="'split' is operator state, which has no keys"):
+            read(request(job, state="split"))
 
 
 def test_the_history_of_a_key_begins_with_the_last_rewind(job: StateJob) -> None:
