@@ -6,16 +6,22 @@ import math
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from keyscale.state.inspection.state_point import UnknownStateError
+from keyscale.identifiers import OperatorUid
+from keyscale.state.documents.job_time import EventTime, JobTime
+from keyscale.state.documents.manifest import read_manifest, write_manifest
+from keyscale.state.inspection.state_point import StatePoint, UnknownStateError
 from keyscale.state.keyed.batch_clock import TimeDomain
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.keys.key_groups import assign_to_key_group
 from keyscale.state.layout import location_of, split_location
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.objects.opening import open_store
+from keyscale.state.writing.new_savepoint import SavepointExistsError
 from keyscale.state_io import (
     EVENT_TIMERS,
     KeyChange,
@@ -30,7 +36,8 @@ from keyscale.state_io import (
 from keyscale.state_io.answer_limit import StateAnswerTooLargeError
 from keyscale.state_io.difference import differences
 from keyscale.state_io.json_value import ValueJsonError, value_of_json
-from keyscale.state_io.key_change import KeyChangeError, change_of_job
+from keyscale.state_io.key_change import KeyChangeError, change_of_job, change_point, first_answer
+from keyscale.state_io.key_state import KeyReadTooLargeError
 from keyscale.state_io.key_text import KeyTextError
 from keyscale.state_io.row_files import plain_value
 from keyscale.state_io.verified_state import verify_state
@@ -254,6 +261,73 @@ def test_no_savepoint_is_published_whose_answer_is_too_large(source: str, monkey
     assert list(open_store(root).list(f"job/savepoints/{savepoint_id}/")) == []
     monkeypatch.undo()
     assert change_of_job(**request)["changes"][0]["after"] == [{"value": 5}]
+
+
+def test_a_jobs_change_is_answered_again_to_an_equal_request_alone(source: str) -> None:
+    root, manifest_path = split_location(source)
+    savepoint_id = uuid.uuid4().hex
+    change = {"operator": "counts", "state": "clicks", "key": "ada", "value": 5}
+    asked: dict[str, Any] = {
+        "store_url": root,
+        "job_id": "job",
+        "savepoint_id": savepoint_id,
+        "changes": [change],
+        "derived_from": 3,
+    }
+    facts: dict[str, Any] = {"checkpoint_id": 7, "manifest_path": manifest_path, "fetched_bytes_max": 1 << 30}
+    assert first_answer(**asked) is None
+    answer = change_of_job(**asked, **facts)
+    manifest = read_manifest(open_store(root), f"job/savepoints/{savepoint_id}/manifest.json")
+    assert manifest.checkpoint_id == 7
+    assert answer == {
+        "location": location_of(root, manifest.path),
+        "checkpoint_id": 7,
+        "changes": [{"key": {"user": "ada"}, "before": [{"value": 1}], "after": [{"value": 5}]}],
+        "batch_id": manifest.batch_id,
+        "created_at_ms": manifest.created_at_ms,
+        "state_size_bytes": manifest.state_size_bytes,
+    }
+    assert first_answer(**asked) == change_of_job(**asked, **facts) == answer
+    others: list[dict[str, Any]] = [
+        {"derived_from": None},
+        {"changes": [{**change, "value": 5.0}]},
+        {"changes": [change, change]},
+        {"savepoint_id": "other"},
+        {"job_id": "other"},
+    ]
+    assert [first_answer(**{**asked, **other}) for other in others] == [None] * len(others)
+    with pytest.raises(SavepointExistsError):
+        change_of_job(**asked, **{**facts, "checkpoint_id": 8})
+
+
+def test_the_subtasks_of_the_keys_count_once_each_against_the_bytes_of_a_change(source: str, store: str) -> None:
+    point = StatePoint.of_location(source)
+    assert point.manifest is not None
+    sizes = [each.state_size_bytes for each in point.manifest.operators[0].subtasks]
+    owner = {user: int(assign_to_key_group((user,), 16) > 7) for user in (f"user {number}" for number in range(9))}
+    here, there = ([user for user in owner if owner[user] == subtask][:2] for subtask in (0, 1))
+    for users, size in ((here, sizes[0]), (there, sizes[1]), (here + there, sum(sizes))):
+        changes = [KeyChange("counts", "clicks", user, 1) for user in users]
+        with pytest.raises(KeyReadTooLargeError, match=f"take {size:,} bytes, and a change may fetch {size - 1:,}"):
+            change_point(point, f"{store}/{uuid.uuid4().hex}", changes, fetched_bytes_max=size - 1)
+        change_point(point, f"{store}/{uuid.uuid4().hex}", changes, fetched_bytes_max=size)
+
+
+def test_a_changed_entry_lives_from_the_time_of_the_snapshot(source: str, store: str) -> None:
+    root, path = split_location(source)
+    objects = open_store(root)
+    time = JobTime(
+        {OperatorUid("counts"): EventTime(9_000, 7_000), OperatorUid("others"): EventTime(9_000, 8_000)}, 1, 6_000
+    )
+    timed = msgspec.structs.replace(read_manifest(objects, path), savepoint_id="timed", time=time, created_at_ms=5_000)
+    write_manifest(objects, timed)
+    changes = [
+        KeyChange("counts", "pages", "ada", 4, map_key="/"),
+        KeyChange("counts", "in_window", "ada", 4, namespace=20),
+    ]
+    changed = change_keys(location_of(root, timed.path), f"{store}/{uuid.uuid4().hex}", changes)
+    began = [row["ttl_started_at"] for each in changed.changes for row in each.after]
+    assert began == ["1970-01-01T00:00:05+00:00", "1970-01-01T00:00:07+00:00"]
 
 
 def test_a_change_of_another_jobs_state_stays_a_change_of_another_jobs_state(store: str, source: str) -> None:
