@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -18,8 +19,14 @@ from keyscale import (
     Ttl,
     ValueStateDescriptor,
 )
+from keyscale.identifiers import OperatorUid
+from keyscale.state.documents.job_time import EventTime, JobTime
+from keyscale.state.documents.manifest import read_manifest, write_manifest
 from keyscale.state.errors import StateSchemaMismatchError
 from keyscale.state.inspection.state_point import UnknownStateError
+from keyscale.state.keys.key_groups import assign_to_key_group, subtask_for_key_group
+from keyscale.state.layout import location_of, split_location
+from keyscale.state.objects.opening import open_store
 from keyscale.state_io import (
     EVENT_TIMERS,
     KeyFunction,
@@ -180,6 +187,40 @@ def test_an_expired_entry_is_away_as_in_the_job(store: str) -> None:
     location = write(f"{store}/old", [NewOperator("counts", {"user": pa.string()}, [old])])
     found = for_each_key(location, "counts", lambda key, context: [(key, context.get_state(short).value())])
     assert dict(found) == {"ada": None, "bob": 2}
+
+
+def test_a_function_has_the_facts_and_the_times_of_the_snapshot_and_opens_once_per_subtask(source: str) -> None:
+    root, path = split_location(source)
+    objects = open_store(root)
+    time = JobTime({OperatorUid("counts"): EventTime(9_000, 7_000), OperatorUid("others"): EventTime(9, 8)}, 1, 6_000)
+    timed = msgspec.structs.replace(read_manifest(objects, path), savepoint_id="timed", time=time, created_at_ms=5_000)
+    write_manifest(objects, timed)
+    opened: list[int] = []
+
+    class Facts(KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            opened.append(context.subtask_index)
+
+        def process_element(self, row: Any, context: Any) -> None:
+            raise NotImplementedError
+
+        def process_key(self, key: str, context: KeyContext) -> list[tuple[Any, ...]]:
+            timers = context.timer_service()
+            group = assign_to_key_group((key,), context.max_parallelism)
+            assert context.subtask_index == subtask_for_key_group(group, 16, 3)
+            return [
+                (
+                    context.operator_uid,
+                    context.parallelism,
+                    context.max_parallelism,
+                    timers.current_processing_time(),
+                    timers.current_watermark(),
+                )
+            ]
+
+    found = list(for_each_key(location_of(root, timed.path), "counts", Facts()))
+    assert found == [("counts", 3, 16, 5_000, 7_000)] * 21
+    assert opened == [0, 1, 2]
 
 
 def test_many_changes_are_applied_a_part_at_a_time(source: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
