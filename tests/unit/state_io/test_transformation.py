@@ -161,6 +161,32 @@ def test_a_value_state_of_maps_becomes_a_map_state(target: str, source: str) -> 
     assert row["ttl_started_at"] == before["ttl_started_at"][0].as_py()
 
 
+def test_names_move_at_once_and_a_new_state_may_have_the_name_of_a_renamed_one(target: str, source: str) -> None:
+    before = tables(source)
+    new = NewState(ValueStateDescriptor("clicks", pa.string()), pa.table({"user": ["x"], "value": ["new"]}))
+    changed = ChangedOperator(states={"clicks": "old", "visits": None, EVENT_TIMERS: "visits"}, new=[new])
+    found = tables(transform(source, target, {"counts": changed}))
+    assert found == {
+        "counts.old": before["counts.clicks"],
+        "counts.visits": before[f"counts.{EVENT_TIMERS}"],
+        "counts.clicks": {"x": "new"},
+        "others.clicks": before["others.clicks"],
+    }
+
+
+def test_changed_and_new_operators_have_at_most_a_part_for_each_key_group(target: str, store: str) -> None:
+    states = [
+        NewState(ValueStateDescriptor("clicks", pa.int64()), pa.table({"user": USERS[:4], "value": [1, 2, 3, 4]}))
+    ]
+    source = write(f"{store}/{uuid.uuid4().hex}", [NewOperator("old", KEY, states)], max_parallelism=4, parallelism=3)
+    changed = {"old": ChangedOperator(states={"clicks": "views"})}
+    for most, parts in ((2, 2), (None, 3)):
+        location = transform(source, f"{target}-{most}", changed, new=[NewOperator("new", KEY)], max_parallelism=most)
+        with StateReader.open(location) as reader:
+            assert reader.point.manifest is not None
+            assert [each.parallelism for each in reader.point.manifest.operators] == [parts, parts]
+
+
 def test_two_operators_are_merged_into_one(target: str, source: str) -> None:
     with StateReader.open(source) as reader:
         here, there = (reader.table(uid, "clicks").reader().read_all() for uid in ("counts", "others"))
