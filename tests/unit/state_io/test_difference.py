@@ -14,7 +14,7 @@ from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescri
 from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.layout import location_of
 from keyscale.state.objects.local_store import LocalObjectStore
-from keyscale.state_io import StateReader
+from keyscale.state_io import NewOperator, NewOperatorState, NewState, StateReader, difference, write
 from keyscale.state_io.difference import Change, NotComparableError, differences
 from tests.support.state.state_job import StateJob
 
@@ -133,6 +133,43 @@ def test_a_state_that_is_in_one_snapshot_alone_is_added_or_removed_as_a_whole(jo
             ("count", "rules"),
         ]
         assert differences(old, new, "another") == []
+
+
+def test_a_state_of_another_kind_is_no_counterpart_and_many_changes_keep_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(difference, "_TOGETHER", 2)
+
+    def written(name: str, states: list[Any], operator_states: Any = ()) -> StateReader:
+        operator = NewOperator("count", {"id": pa.int64()}, states, operator_states)
+        return StateReader.open(write(f"file://{tmp_path}/store/job/savepoints/{name}", [operator], max_parallelism=1))
+
+    value, other = (ValueStateDescriptor(name, pa.int64()) for name in ("value", "other"))
+    by_bytes, by_text = (MapStateDescriptor("map", of_type, pa.int64()) for of_type in (pa.binary(), pa.string()))
+    old = [
+        NewState(value, pa.table({"id": range(7), "value": range(7)})),
+        NewState(other, pa.table({"id": [1], "value": [10]})),
+        NewState(by_bytes, pa.table({"id": [1], "map_key": [b"2"], "value": [3]})),
+    ]
+    new = [
+        NewState(value, pa.table({"id": range(1, 9), "value": [1, 20, 30, 40, 50, 6, 7, 8]})),
+        NewState(by_text, pa.table({"id": [1], "map_key": ["2"], "value": [3]})),
+    ]
+    listed = NewOperatorState(ListStateDescriptor("other", pa.int64()), pa.table({"value": [10]}))
+    with written("old", old) as before, written("new", new, [listed]) as after:
+        found = {each.state: list(each.changes()) for each in differences(before, after)}
+    rows = {each.row["key"]["id"]: (each.kind, each.before, each.after) for each in found["value"]}
+    assert rows == {
+        0: ("removed", 0, None),
+        **{key: ("changed", key, 10 * key) for key in range(2, 6)},
+        7: ("added", None, 7),
+        8: ("added", None, 8),
+    }
+    for state, value_ in (("other", 10), ("map", 3)):
+        assert [(each.kind, each.before, each.after) for each in found[state]] == [
+            ("removed", value_, None),
+            ("added", None, value_),
+        ]
 
 
 def test_states_with_other_key_groups_are_refused(job: StateJob) -> None:
