@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from keyscale.state_io import StateReader, sql_process
+from keyscale.state.inspection.state_point import ForeignStateError
+from keyscale.state_io import StateReader, sql, sql_process
+from keyscale.state_io.snapshot_sql import SqlRequest, run_statement
 from keyscale.state_io.sql import SqlLimitError, SqlLimits, SqlReadError, SqlStatementError, query
 from keyscale.state_io.sql_process import StateDatabase
 from tests.support.repository import GOLDEN
@@ -165,3 +167,56 @@ def test_damaged_state_is_an_error_with_the_code_of_its_cause(tmp_path: Path) ->
         database.rows("select * from totals.map") as found,
     ):
         found.read_all()
+
+
+def request(statement: str, **changes: Any) -> SqlRequest:
+    usual: dict[str, Any] = {
+        "store_url": SAVEPOINT_V1.as_uri(),
+        "job_id": "every-kind",
+        "manifest_path": f"every-kind/savepoints/{SAVEPOINT}/manifest.json",
+    }
+    return SqlRequest(**{**usual, **changes}, statement=statement)
+
+
+def test_a_jobs_statement_answers_with_columns_and_with_rows_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql_process, "_BATCH_ROWS", 2048)  # DuckDB's smallest
+    statement = "select i::int as n, 'x' as x from range(3000) t(i) order by i"
+    for rows_max, is_truncated in ((3000, False), (2049, True)):
+        answer = run_statement(request(statement, rows_max=rows_max))
+        assert answer["is_truncated"] is is_truncated
+        assert answer["rows"] == [[number, "x"] for number in range(rows_max)]
+    assert answer["columns"] == [{"name": "n", "type": "int32"}, {"name": "x", "type": "string"}]
+
+
+def test_a_jobs_statement_has_its_own_limits_of_memory_and_of_state() -> None:
+    statement = "select current_setting('memory_limit')"
+    assert run_statement(request(statement, memory_bytes=300 << 20))["rows"] == [["300.0 MiB"]]
+    with StateReader.open(LOCATION) as reader:
+        assert reader.point.manifest is not None
+        size = reader.point.manifest.state_size_bytes
+    assert run_statement(request(statement, state_bytes_max=size))["rows"]
+    with pytest.raises(SqlLimitError, match=f"has {size:,} bytes, and a statement may read {size - 1:,}"):
+        run_statement(request(statement, state_bytes_max=size - 1))
+    with pytest.raises(ForeignStateError):
+        run_statement(request(statement, job_id="another"))
+
+
+def test_a_query_gives_its_process_the_statement_and_its_limits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sql, "SqlResult", lambda request, limits: (request, limits))
+    limits = SqlLimits(rows_max=3, seconds=4.5, memory_bytes=6)
+    given: Any = query("the location", "the statement", limits, scratch=tmp_path)
+    assert given == (
+        {
+            "location": "the location",
+            "statement": "the statement",
+            "scratch": str(tmp_path),
+            "rows_max": 3,
+            "seconds": 4.5,
+            "memory_bytes": 6,
+        },
+        limits,
+    )
+    usual: Any = query("the location", "the statement")
+    assert (usual[0]["scratch"], usual[0]["rows_max"], usual[1]) == (None, 10_000, SqlLimits())
