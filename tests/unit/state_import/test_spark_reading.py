@@ -8,13 +8,20 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import types as T  # noqa: N812 - as usual in PySpark
 
+from keyscale.state.documents.job_time import JobTime
+from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.documents.source_positions import SourcePositions, read_positions
+from keyscale.state.objects.opening import open_store
+from keyscale.state.writing.new_savepoint import NewSavepoint, operator_snapshot
 from keyscale.state_import import spark_checkpoint, spark_import, spark_operator
-from keyscale.state_import.errors import SparkCheckpointError
+from keyscale.state_import.errors import ImportCountsDifferError, ImportFailedError, SparkCheckpointError
 from keyscale.state_import.input_positions import TargetSource
 from keyscale.state_import.spark_checkpoint import BatchFacts, SparkCheckpoint
 from keyscale.state_import.spark_operator import OperatorKind, SparkOperator, SparkStateReader, VariableKind
+from keyscale.state_io.spark_writer import WrittenOperator
 from tests.support.spark import played_columns
 from tests.support.spark.played_frame import PlayedFrame, frame_of
 
@@ -255,40 +262,48 @@ def test_a_query_without_state_has_no_operators(query: Path) -> None:
     assert SparkStateReader(NO_SPARK, SparkCheckpoint.read(NO_SPARK, str(query))).operators() == []
 
 
-def test_a_report_says_what_is_taken_and_what_is_left_out(query: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def planned(query: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The arguments of an import whose operator `unique` goes on, beside an operator that starts empty."""
     operators = [
         SparkOperator(0, "dedupe", OperatorKind.DEDUPLICATION),
         SparkOperator(1, "stateStoreSave", OperatorKind.AGGREGATION),
     ]
     schema = SimpleNamespace(states=["a state"])
-    targets = tuple(SimpleNamespace(uid=uid, schema=schema, key="the key") for uid in ("unique", "fresh"))
+    targets = tuple(SimpleNamespace(uid=uid, schema=schema, key=f"the key of {uid}") for uid in ("unique", "fresh"))
     program: Any = SimpleNamespace(
-        operators=targets, sources=(TargetSource("clicks", ("kafka",)), TargetSource("more", ("rate",)))
+        operators=targets,
+        sources=(TargetSource("clicks", ("kafka",)), TargetSource("more", ("rate",))),
+        time_after=lambda batch: JobTime(processing_ms=batch.timestamp_ms),
     )
     reader = SimpleNamespace(
         checkpoint=SparkCheckpoint.read(NO_SPARK, str(query)), operators=lambda: operators, frame=lambda *of: of
     )
     state = SimpleNamespace(name="seen", source=SimpleNamespace(name=""))
 
-    def planned(operator: SparkOperator, target: Any, given: Any, batch: BatchFacts) -> Any:
+    def plan(operator: SparkOperator, target: Any, given: Any, batch: BatchFacts) -> Any:
         assert (given.keys, given.values, batch.number) == ({("unique", "user"): "u"}, {}, 9)
         return SimpleNamespace(uid=target.uid, operator=operator, states=[state], notes=("it begins",))
 
     monkeypatch.setattr(spark_import, "SparkStateReader", lambda *_: reader)
     monkeypatch.setattr(spark_import.TargetProgram, "load", lambda *_: program)
     monkeypatch.setattr(spark_import, "matched_operators", lambda *_: {0: targets[0]})
-    monkeypatch.setattr(spark_import, "plan_operator", planned)
+    monkeypatch.setattr(spark_import, "plan_operator", plan)
     monkeypatch.setattr(spark_import, "_new_state", lambda plan, of: (plan, of))
-    monkeypatch.setattr(spark_import, "NewOperator", lambda *of: of)
-    report = spark_import.import_spark_checkpoint(
-        NO_SPARK,
-        str(query),
-        program="p.py",
-        to=None,
-        operators={1: None},
-        sources={0: "clicks", 1: None, 2: None},
-        keys={("unique", "user"): "u"},
+    monkeypatch.setattr(
+        spark_import, "NewOperator", lambda uid, key, states: SimpleNamespace(uid=uid, key=key, states=states)
     )
+    return {
+        "checkpoint": str(query),
+        "program": "p.py",
+        "operators": {1: None},
+        "sources": {0: "clicks", 1: None, 2: None},
+        "keys": {("unique", "user"): "u"},
+    }
+
+
+def test_a_report_says_what_is_taken_and_what_is_left_out(planned: Any) -> None:
+    report = spark_import.import_spark_checkpoint(NO_SPARK, **planned, to=None)
     uncounted = {"rows": None, "entries": None}
     again = "the job reads its records again, and the sink of the query may have a part of them"
     assert report.to_json() == {
@@ -307,3 +322,84 @@ def test_a_report_says_what_is_taken_and_what_is_left_out(query: Path, monkeypat
             "source 'more' begins where the program says",
         ),
     }
+
+
+class Writing:
+    """Writes operators without entries, and notes what it is given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows, self.entries = {"seen": 3}, {"seen": 3}
+        self.given: list[Any] = []
+        self.is_private: list[bool] = []
+        real = NewSavepoint.written
+
+        def written(savepoint: NewSavepoint, *, is_private: bool = True) -> Any:
+            self.is_private.append(is_private)
+            return real(savepoint, is_private=is_private)
+
+        monkeypatch.setattr(spark_import, "_counted", lambda _: self.rows)
+        monkeypatch.setattr(spark_import, "write_operator", self.write)
+        monkeypatch.setattr(NewSavepoint, "written", written)
+
+    def write(self, savepoint: NewSavepoint, operator: Any, parallelism: int, scratch: str | None) -> Any:
+        self.given.append((savepoint.batch_id, operator.uid, operator.key, parallelism, scratch))
+        savepoint.store().put(f"{savepoint.layout.savepoint(savepoint.savepoint_id)}file", b"state")
+        return WrittenOperator(operator_snapshot(operator.uid, None, []), self.entries)
+
+
+def session(master: str) -> Any:
+    return SimpleNamespace(sparkContext=SimpleNamespace(master=master, defaultParallelism=6))
+
+
+def test_an_import_writes_and_publishes_the_state_as_of_the_batch(
+    planned: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    writing, to = Writing(monkeypatch), f"file://{tmp_path}/store/moved/savepoints/of-spark"
+    hashing: dict[str, Any] = {"max_parallelism": 32, "hash_id": "java"}
+    report = spark_import.import_spark_checkpoint(session("local[2]"), **planned, **hashing, to=to, scratch="there")
+    assert report.location == f"{to}/manifest.json"
+    assert [(each.uid, each.state, each.rows, each.entries) for each in report.states] == [("unique", "seen", 3, 3)]
+    store = open_store(f"file://{tmp_path}/store")
+    manifest = read_manifest(store, "moved/savepoints/of-spark/manifest.json")
+    assert (manifest.max_parallelism, manifest.hash_id, manifest.batch_id) == (32, "java", 9)
+    assert [each.uid for each in manifest.operators] == ["unique"]
+    assert manifest.time == JobTime(processing_ms=9000)
+    assert manifest.positions is not None
+    positions = read_positions(store, manifest.positions)
+    assert isinstance(positions, SourcePositions)
+    assert (positions.sources, positions.batches[-1].ends) == (("clicks",), ('{"t":{"0":9}}',))
+    planned["sources"] = {0: None, 1: None, 2: None}
+    elsewhere = session("spark://host:7077")
+    spark_import.import_spark_checkpoint(elsewhere, **planned, max_parallelism=4, to=f"{to}-2")
+    spark_import.import_spark_checkpoint(elsewhere, **planned, max_parallelism=4, to=f"{to}-3", parallelism=3)
+    assert writing.given == [
+        (9, "unique", "the key of unique", 6, "there"),
+        (-1, "unique", "the key of unique", 4, None),
+        (-1, "unique", "the key of unique", 3, None),
+    ]
+    assert writing.is_private == [True, False, False]
+
+
+def test_an_import_with_another_number_of_entries_than_rows_leaves_no_object(
+    planned: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    writing, to = Writing(monkeypatch), f"file://{tmp_path}/store/moved/savepoints/of-spark"
+    writing.entries = {"seen": 2}
+    with pytest.raises(ImportCountsDifferError, match=r"'unique' has the rows {'seen': 3} and the entries {'seen': 2}"):
+        spark_import.import_spark_checkpoint(session("local"), **planned, to=to)
+    assert len(writing.given) == 1
+    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
+
+
+def test_a_failure_of_spark_names_its_reason(planned: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    writing, to = Writing(monkeypatch), f"file://{tmp_path}/store/moved/savepoints/of-spark"
+    failures = iter(["Job aborted\nkeyscale.errors.X: a row has no key\nCaused by", "no column x\nin the plan"])
+
+    def counted(_: Any) -> None:
+        raise PySparkException(next(failures))
+
+    monkeypatch.setattr(spark_import, "_counted", counted)
+    for reason in ("keyscale.errors.X: a row has no key", "no column x"):
+        with pytest.raises(ImportFailedError, match=f"^Spark cannot compute the rows: {reason}$"):
+            spark_import.import_spark_checkpoint(session("local"), **planned, to=to)
+    assert writing.given == []
