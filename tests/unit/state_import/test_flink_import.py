@@ -134,9 +134,23 @@ def held(customer: str) -> dict[str, Any]:
 
 def test_a_job_goes_on_where_flinks_job_has_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     to = f"file://{tmp_path}/store/rehearsed/savepoints/of-flink"
-    report = imported(monkeypatch, "rocksdb-2", to, Totals(), max_parallelism=MAX_PARALLELISM, parallelism=2)
+    scratch, used = tmp_path / "scratch", list[Any]()
+    scratch.mkdir()
+    known = flink_import.write_operator
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        used.append(options["scratch"].parent)
+        return known(*arguments, **options)
+
+    monkeypatch.setattr(flink_import, "write_operator", noted)
+    given: dict[str, Any] = {"max_parallelism": MAX_PARALLELISM, "parallelism": 2, "scratch": scratch}
+    report = imported(monkeypatch, "rocksdb-2", to, Totals(), **given)
     assert report.location is not None
     assert verify_state(report.location).problems == []
+    assert (used, list(scratch.iterdir())) == ([scratch], [])
+    with StateReader.open(report.location) as reader:
+        assert reader.point.manifest is not None
+        assert [(each.uid, each.parallelism) for each in reader.point.manifest.operators] == [("totals", 2)]
     counts = {state.flink_state: (state.rows, state.entries) for state in report.states}
     timers = [f"_timer_state/{each}_user-timers" for each in ("event", "processing")]
     assert counts == {
