@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from keyscale.jobs.errors import SourceRecordsLostError, SourceUnavailableError
+from keyscale.jobs.operators.failures import TaskOrigin, with_origin
 from keyscale.jobs.protocol.spark_settings import REQUIRED_SETTINGS
+from keyscale.jobs.runtime.errors import BatchOrderError
 from keyscale.replay import oldest_records, recorded_input, replay_process
 from keyscale.replay.errors import ReplayRecordsGoneError
 from keyscale.replay.replay_process import EXIT_DIFFERS, EXIT_FAILED, EXIT_SAME, ReplayRequest, main
@@ -369,3 +372,55 @@ def test_missing_files_are_counted_before_the_query_begins(recorded: Callable[..
     with pytest.raises(ReplayRecordsGoneError, match=r"batch 9 are gone: 1 of its 2 files, such as p/2"):
         recorded(query, gone=["p/2"])
     assert query.options is None
+
+
+def test_a_batch_in_the_place_of_the_recorded_one_is_refused(recorded: Callable[..., Any]) -> None:
+    with pytest.raises(BatchOrderError, match="Spark's batch 8 came in the place of its batch 7"):
+        recorded(Query(8))
+
+
+def test_the_failure_of_a_query_ends_it_and_says_whether_records_are_gone(
+    recorded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_input, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(recorded_input, "typed_failure", lambda failure: failure)
+    lost, other = (Query(failure=kind("topic t")) for kind in (SourceRecordsLostError, SourceUnavailableError))
+    with pytest.raises(ReplayRecordsGoneError, match="the records of batch 9 are gone: topic t"):
+        recorded(lost)
+    with pytest.raises(SourceUnavailableError):
+        recorded(other)
+    assert (lost.stops, other.stops) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("post_mortem", "origin", "opened"),
+    [
+        (True, TaskOrigin("counts", 3, "the traceback"), True),
+        (False, TaskOrigin("counts", 3, "the traceback"), False),
+        (True, TaskOrigin(), False),
+    ],
+)
+def test_a_failure_is_shown_with_its_place_and_a_debugger_opens_in_a_function_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    post_mortem: bool,
+    origin: TaskOrigin,
+    opened: bool,
+) -> None:
+    tracebacks: list[Any] = []
+    monkeypatch.setattr(replay_process.pdb, "post_mortem", tracebacks.append)
+    monkeypatch.setattr(replay_process, "failed_input", lambda _: "record: {'at': 3}")
+    failure = SourceUnavailableError("it failed")
+    failure.__context__ = ValueError("three")
+    request = ReplayRequest("file:///s", "j", post_mortem=post_mortem)
+    replay_process._show_failure(with_origin(failure, origin), request)
+    place = ["in operator counts, subtask 3"] if origin.operator_uid else []
+    traceback = ["the traceback"] if origin.operator_uid else []
+    assert capsys.readouterr().err.splitlines() == [
+        "error SOURCE_UNAVAILABLE: it failed",
+        *place,
+        *traceback,
+        "record: {'at': 3}",
+        SourceUnavailableError.advice,
+    ]
+    assert tracebacks == ([None] if opened else [])

@@ -59,12 +59,14 @@ def test_the_definition_of_an_attempt_is_beside_its_state(tmp_path: Path) -> Non
     store = LocalObjectStore(tmp_path / "store")
     contents = {"a": b"program", "b": b"library"}
     specification: dict[str, Any] = {"artifact_id": "b", "libraries": ["a"], "parameters": {"input": "/in"}}
+    specification["spark_conf"] = {"spark.x": "1"}
     artifacts = tuple(recorded(each, content) for each, content in contents.items())
     for artifact, content in zip(artifacts, contents.values(), strict=True):
         store.put(Layout(JOB).recorded_artifact(artifact.sha256), content)
     write_job_record(store, record(specification, artifacts))
     definition = Definition.of_record(store, JOB, Attempt(3), tmp_path)
-    assert (definition.parameters, definition.spark_conf, definition.revision) == ({"input": "/in"}, {}, 5)
+    settings = (definition.parameters, definition.spark_conf, definition.revision)
+    assert settings == ({"input": "/in"}, {"spark.x": "1"}, 5)
     assert Path(definition.file).read_bytes() == b"library"
     assert [each.rpartition("/")[2] for each in definition.libraries] == ["a.py"]
     with pytest.raises(ObjectNotFoundError):

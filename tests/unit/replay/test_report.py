@@ -48,6 +48,51 @@ def test_a_batch_that_gives_the_same_is_reported_so() -> None:
     assert heading(batch()) == ("batch 7 (records), committed by attempt 2 at 1970-01-01 00:00:00 UTC, in 3 subtasks")
 
 
+def test_the_json_of_a_report_has_each_fact_at_its_name() -> None:
+    of = batch(output_records=11)
+    of.committed.committed_at_ms = 12
+    found = report(
+        of,
+        records=6,
+        changes={"counts": 8},
+        output_records=7,
+        differences=[DIFFERENCE],
+        sinks=[SinkComparison("files", ROWS, [1], [2])],
+        key="ada",
+        key_records=5,
+    )
+    facts = {
+        "batch_id": 7,
+        "attempt": 2,
+        "parallelism": 3,
+        "committed_at_ms": 12,
+        "is_of_time_alone": False,
+        "program": "visits.py",
+        "key": "ada",
+        "key_records": 5,
+        "records": 6,
+        "changes": {"counts": 8},
+        "output_records": 7,
+        "committed_output_records": 11,
+        "differences": [
+            {
+                "operator": "counts",
+                "state": "visits",
+                "entry": {"key": {"user": "ada"}},
+                "committed": 3,
+                "replayed": None,
+            }
+        ],
+        "sinks": [{"sink": "files", "rows": ROWS, "missing": [1], "additional": [2]}],
+        "differs": True,
+    }
+    assert found.as_json() == facts
+    of.committed, of.before.resume.planned = None, None
+    nothing = {"committed_at_ms": None, "is_of_time_alone": True, "committed_output_records": None, "differs": None}
+    assert found.as_json() == facts | nothing
+    assert heading(of) == "batch 7 (timers alone), not committed by attempt 2, in 3 subtasks"
+
+
 @pytest.mark.parametrize(
     ("parts", "line"),
     [
