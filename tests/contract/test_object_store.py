@@ -10,9 +10,10 @@ import os
 import pickle
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import boto3
 import pytest
 from boto3.exceptions import S3UploadFailedError
 from botocore.exceptions import ConnectTimeoutError, NoCredentialsError, PartialCredentialsError, ProfileNotFound
@@ -496,6 +497,51 @@ def test_a_store_in_s3_reads_no_object_that_is_larger_than_it_may(s3_client: S3C
         stubber.add_response("get_object", body(b"contents"))
         with pytest.raises(ObjectTooLargeError):
             store.get("x")
+
+
+@pytest.mark.parametrize(("size", "kind"), [(7, None), (6, ObjectTooLargeError)])
+def test_a_read_from_s3_gives_its_connection_back(s3_client: S3Client, size: int, kind: Any) -> None:
+    bodies = [StreamingBody(io.BytesIO(b"content"), 7) for _ in range(2)]
+    closed: list[StreamingBody] = []
+    for each in bodies:
+        each.close = lambda each=each: closed.append(each)  # type: ignore[method-assign,misc]
+    sha256 = hashlib.sha256(b"content").hexdigest()
+    with answering(s3_client, get_bytes_max=size) as (store, stubber):
+        for each in bodies:
+            stubber.add_response("get_object", {"Body": each, "ContentLength": 7})
+        with nullcontext() if kind is None else pytest.raises(kind):
+            store.get("x")
+        store.check("x", size_bytes=7, sha256=sha256, on_read=lambda _: None)
+    assert closed == bodies
+
+
+@pytest.mark.parametrize(
+    ("endpoint_url", "style"), [("http://127.0.0.1:9", {"addressing_style": "path"}), (None, None)]
+)
+def test_each_process_has_a_client_of_its_own_with_the_limits_of_the_store(
+    monkeypatch: pytest.MonkeyPatch, endpoint_url: str | None, style: dict[str, str] | None
+) -> None:
+    made: list[dict[str, Any]] = []
+
+    def client(_: object, service: str, **options: Any) -> dict[str, Any]:
+        made.append({"service": service, **options})
+        return made[-1]
+
+    monkeypatch.setattr(boto3.session.Session, "client", client)
+    monkeypatch.delenv("KEYSCALE_S3_ENDPOINT", raising=False)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
+    limits: dict[str, Any] = {"connect_timeout_seconds": 1.5, "read_timeout_seconds": 2.5, "attempts_max": 7}
+    store = S3ObjectStore("bucket", endpoint_url=endpoint_url, **limits)
+    assert store._client is store._client
+    (options,) = made
+    assert (options["service"], options["endpoint_url"], options["region_name"]) == ("s3", endpoint_url, "eu-north-1")
+    config = options["config"]
+    assert (config.connect_timeout, config.read_timeout, config.s3) == (1.5, 2.5, style)
+    assert config.retries == {"total_max_attempts": 7, "mode": "standard"}
+    again = pickle.loads(pickle.dumps(store))  # noqa: S301 - our own bytes
+    assert again._client is not options
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as after a fork
+    assert store._client is made[2]
 
 
 def test_every_failure_of_the_client_of_s3_is_one_of_the_stores_errors(
