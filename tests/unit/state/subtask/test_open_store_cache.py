@@ -21,6 +21,7 @@ from keyscale.state.keyed.descriptors import ListStateDescriptor
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.operator_state.operator_files import OperatorStatePlan
 from keyscale.state.restore.opened_shards import StateSource
+from keyscale.state.subtask import open_store_cache
 from keyscale.state.subtask.open_store_cache import OpenStoreCache
 from tests.support.state.state_job import StateJob, add, entries
 from tests.support.state.two_shards import leftovers, two_shards
@@ -174,6 +175,44 @@ def test_a_store_that_is_taken_again_has_the_times_of_its_batch_even_if_they_are
     )
     assert again is first
     assert (again.keyed.clock.processing_time_ms, again.keyed.clock.event_time_ms) == (40, 5)
+    again.close()
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_store_that_is_taken_again_writes_to_the_object_store_of_its_batch(
+    job: StateJob, cache: OpenStoreCache, tmp_path: Path, *, is_behind: bool
+) -> None:
+    """Each batch brings an object store, since the rights to it may end."""
+    written: list[str] = []
+
+    class Noted(LocalObjectStore):
+        def put(self, path: str, data: bytes) -> None:
+            written.append(path)
+            super().put(path, data)
+
+    store = run_batch(cache, job, {1: 10})
+    if is_behind:
+        here, job.local_root = job.local_root, tmp_path / "elsewhere"
+        job.run_batch({1: 100})
+        job.local_root = here
+    again = cache.take(job.spec(0), job.version(0), job.plans[0], job.local_root, Noted(tmp_path / "store"))
+    assert (again is store, written) == (True, [])
+    add(again, {2: 1})
+    handle = again.finish_batch(BatchId(job.batch_id + 1), "unique")
+    assert handle is not None
+    assert written == [handle.path]
+    again.close()
+
+
+def test_a_store_that_was_idle_for_its_time_is_closed_cleanly_by_itself(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_store_cache, "_IDLE_POLL_SECONDS", 0.005)
+    cache = OpenStoreCache(idle_seconds_max=0.01)
+    store = run_batch(cache, job, {1: 10})
+    wait_until(lambda: list(job.local_root.rglob("CLEAN")), what="the idle store to be closed")
+    again = take(cache, job)
+    assert (again is store, again.source, again.fetched) == (False, StateSource.LOCAL, None)
     again.close()
 
 
