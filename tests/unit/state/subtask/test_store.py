@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -14,10 +16,16 @@ from keyscale.state.errors import StateError
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.ttl import Ttl
-from keyscale.state.local.subtask_directory import CleanMarker, SubtaskDirectory, boot_id, snapshots_root
-from keyscale.state.objects.errors import ObjectCorruptError, StoreUnavailableError
+from keyscale.state.local.subtask_directory import (
+    CleanMarker,
+    SubtaskDirectory,
+    boot_id,
+    lock_directory,
+    snapshots_root,
+)
+from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
-from keyscale.state.restore.opened_shards import FetchReport, StateSource
+from keyscale.state.restore.opened_shards import FetchReport, OpenedShards, StateSource
 from keyscale.state.restore.plan import RestorePlan
 from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
@@ -168,6 +176,40 @@ def test_a_plan_that_does_not_lead_to_the_version_is_refused(job: StateJob) -> N
     job.run_batch({1: 1})
     with pytest.raises(LineageError):
         open_subtask(job.spec(0), job.version(0), RestorePlan(), job.local_root, job.store)
+
+
+def test_a_failed_opening_leaves_nothing_open_and_no_file_behind(
+    job: StateJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.start(2)
+    job.run_batch(random_batch(1))
+    manifest, _ = job.checkpoint()
+    job.start(1, manifest.path)
+    job.local_root = tmp_path / "another host"
+    closed: list[OpenedShards] = []
+    close = OpenedShards.close
+    monkeypatch.setattr(OpenedShards, "close", lambda opened: (closed.append(opened), close(opened)))
+    place = job.spec(0).local_directory(job.local_root) / "try-0"
+
+    def is_free() -> bool:
+        lock = lock_directory(place)
+        if lock is not None:
+            os.close(lock)
+        return lock is not None and {entry.name for entry in place.iterdir()} == {"bell", "lock"}
+
+    with monkeypatch.context() as failing:
+        failing.setattr(store, "SubtaskStore", Mock(side_effect=RuntimeError("no memory")))
+        with pytest.raises(RuntimeError, match="no memory"):
+            job.open(0)
+    assert ([len(each.shards) for each in closed], is_free()) == ([2], True)
+    gone = next(file.path for file in manifest.files() if file.shared)
+    content = job.store.get(gone)
+    job.store.delete([gone])
+    with pytest.raises(ObjectNotFoundError):
+        job.open(0)
+    assert is_free()
+    job.store.put(gone, content)
+    assert job.dump() == job.reference
 
 
 def test_a_batch_number_cannot_be_used_twice(job: StateJob) -> None:
