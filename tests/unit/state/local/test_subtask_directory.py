@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from keyscale.identifiers import Attempt, BatchId, JobId, OperatorUid, SubtaskIn
 from keyscale.state.errors import DiskForbiddenError, DiskFullError, DiskReadOnlyError, StoreIOError
 from keyscale.state.keyed.schema import KeyedSchema
 from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.local import subtask_directory
 from keyscale.state.local.subtask_directory import (
     CleanMarker,
     LocalShard,
@@ -26,9 +28,6 @@ from keyscale.state.local.subtask_directory import (
     snapshots_root,
     subtask_root,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MARKER = CleanMarker(
     BatchId(7),
@@ -56,6 +55,43 @@ def test_a_held_directory_is_left_for_the_next_one_and_removed_once_it_is_free(t
     again = SubtaskDirectory.acquire(tmp_path)
     assert (again.path.name, names(tmp_path)) == ("try-1", ["try-1"])
     again.release()
+
+
+def test_a_directory_without_a_signal_is_free_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "full", str(path))
+
+    with monkeypatch.context() as failing:
+        failing.setattr(subtask_directory, "HandOverSignal", refuse)
+        with pytest.raises(DiskFullError):
+            SubtaskDirectory.acquire(tmp_path)
+    again = SubtaskDirectory.acquire(tmp_path, wait_seconds=0)
+    assert again.path.name == "try-0"
+    again.release()
+
+
+def test_locks_that_are_not_kept_leave_no_open_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def held() -> set[str]:
+        opened = [each.resolve() for each in Path("/proc/self/fd").iterdir()]
+        return {place.name for place in opened if place.is_relative_to(tmp_path)}
+
+    for number in range(3):
+        (tmp_path / f"try-{number}").mkdir()
+    last = SubtaskDirectory.acquire(tmp_path)
+    assert (last.path.name, names(tmp_path)) == ("try-2", ["try-2"])
+    assert held() == {"lock", "bell"}
+    assert lock_directory(last.path) is None
+    last.release()
+    assert held() == set()
+    flock = fcntl.flock
+
+    def removed_meanwhile(lock: int, how: int) -> None:
+        flock(lock, how)
+        (last.path / "lock").unlink()
+
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    assert lock_directory(last.path) is None
+    assert held() == set()
 
 
 def test_a_marker_comes_back_once_and_only_in_its_form_and_boot(tmp_path: Path) -> None:
