@@ -8,13 +8,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-import keyscale.state.consolidation.consolidator
 from keyscale.identifiers import BatchId
+from keyscale.state.consolidation import consolidator
 from keyscale.state.consolidation.consolidation_directory import consolidations
 from keyscale.state.consolidation.consolidator import ConsolidationUnwantedError, consolidate, start_consolidator
+from keyscale.state.consolidation.take_over import TAKE_OVER_CHANGELOGS_MAX
 from keyscale.state.errors import StateError
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.state.state_job import ALWAYS, StateJob
@@ -103,7 +106,7 @@ def test_a_merge_that_is_no_longer_wanted_ends(job: StateJob, monkeypatch: pytes
     directory = job.consolidation
     assert directory is not None
     monkeypatch.setattr(
-        keyscale.state.consolidation.consolidator,
+        consolidator,
         "merge_shards",
         lambda *_, **__: shutil.rmtree(directory / "catch-up"),
     )
@@ -152,6 +155,44 @@ def test_a_process_of_its_own_consolidates(job: StateJob) -> None:
     job.run_batch({1: 1})
     assert job.shards() == [1]
     assert job.dump() == job.reference
+
+
+def test_a_process_is_started_only_while_there_is_work_that_no_other_process_does(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[list[str], dict[str, Any]]] = []
+
+    def popen(command: list[str], **options: Any) -> SimpleNamespace:
+        started.append((command, options))
+        return SimpleNamespace(wait=lambda: 0)
+
+    job.checkpoint()
+    directory = job.consolidation
+    assert directory is not None
+    [consolidation] = consolidations(job.spec(0).local_directory(job.local_root))
+    monkeypatch.setattr(consolidator, "subprocess", SimpleNamespace(Popen=popen, DEVNULL="nowhere"))
+    assert consolidation.acquire()
+    start_consolidator(directory, 7)
+    assert started == []
+    consolidation.release()
+    start_consolidator(directory, 7)
+    [(command, options)] = started
+    assert command[1:] == ["-m", "keyscale.state.consolidation.consolidator", str(directory), "--watched=7"]
+    assert (options["stdin"], options["stdout"], options["start_new_session"]) == ("nowhere", "nowhere", True)
+    assert consolidation.acquire(), "the new process can take the lock"
+    consolidation.release()
+    assert job.consolidate()
+    for entries, processes in ((TAKE_OVER_CHANGELOGS_MAX, 1), (TAKE_OVER_CHANGELOGS_MAX + 1, 2)):
+        monkeypatch.setattr(consolidator.CatchUpLog, "entries", lambda _, count=entries: [None] * count)
+        start_consolidator(directory, 7)
+        assert len(started) == processes
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("no process")
+
+    monkeypatch.setattr(consolidator.subprocess, "Popen", refuse)
+    start_consolidator(directory, 7)
+    assert not consolidation.is_wanted
 
 
 def test_the_consolidator_ends_with_the_process_that_it_watches(
