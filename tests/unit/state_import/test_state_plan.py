@@ -20,6 +20,7 @@ from keyscale import (
     TumblingWindows,
     ValueStateDescriptor,
 )
+from keyscale.jobs.functions.windows import WINDOW_TYPE
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.streams.streams import DataStream
 from keyscale.state_import.errors import ImportUnmappedError, ImportUnsupportedError
@@ -34,7 +35,7 @@ from keyscale.state_import.spark_operator import (
     VariableKind,
     unique_names,
 )
-from keyscale.state_import.state_plan import Expressions, plan_operator
+from keyscale.state_import.state_plan import Expressions, derived, plan_operator
 from keyscale.state_import.target_program import TargetOperator, target_operators
 
 SCHEMA = pa.schema([("user", pa.string()), ("page", pa.string()), ("at", pa.timestamp("us", "UTC"))])
@@ -179,6 +180,64 @@ def test_windows_with_lateness_get_a_second_timer_that_removes_them() -> None:
     found = columns_of(spark_operator, windowed(SlidingWindows(4000, 2000), lateness_ms=500))
     end = "unix_millis(key.`window`.end) - 1"
     assert found["_event_timers"]["time_ms"] == f"explode(array({end}, {end} + 500))"
+
+
+@pytest.mark.parametrize(
+    ("early_ms", "notes"), [(None, ()), (500, ("the early results of a window begin with its next record",))]
+)
+def test_the_contents_and_the_timers_of_windows_have_the_same_key(early_ms: int | None, notes: tuple[str, ...]) -> None:
+    def declare(views: Any) -> Any:
+        windows = views.key_by("page").window(TumblingWindows(4000))
+        windows = windows if early_ms is None else windows.early_firing(early_ms)
+        return windows.aggregate(Total(), accumulator=ACCUMULATOR, output=OUTPUT)
+
+    spark_operator = operator(OperatorKind.AGGREGATION, WINDOW_AND_PAGE, COUNT_AND_SUM)
+    plan = plan_operator(spark_operator, target_of(declare), NOTHING_GIVEN, BATCH)
+    contents, timers = plan.states
+    assert (plan.uid, plan.operator, plan.notes) == ("target", spark_operator, notes)
+    assert [(each.source, dict(each.key)) for each in plan.states] == [
+        (spark_operator.states[0], {"page": "key.`page`"})
+    ] * 2
+    assert contents.schema is not None
+    assert (contents.name, contents.schema.name, contents.namespace_type) == (
+        "window_contents",
+        "window_contents",
+        None,
+    )
+    assert (timers.name, timers.schema, timers.namespace_type) == ("_event_timers", None, WINDOW_TYPE)
+
+
+@pytest.mark.parametrize(
+    ("of_type", "names", "expression"),
+    [
+        (pa.int64(), ["n"], "value.`n`"),
+        (pa.int64(), ["n", "m"], None),
+        (pa.int64(), [], None),
+        (pa.struct([("it's", pa.int64()), ("b`c", pa.int64())]), ["b`c", "more", "it's"], "{it's}, {b`c}"),
+        (pa.struct([("a", pa.int64()), ("b", pa.int64())]), ["a", "c"], None),
+    ],
+)
+def test_a_value_is_the_only_field_or_a_struct_of_fields_by_name(
+    of_type: pa.DataType, names: list[str], expression: str | None
+) -> None:
+    fields_of = {"{it's}": "'it\\'s', value.`it's`", "{b`c}": "'b`c', value.`b``c`"}
+    for place, text in fields_of.items():
+        expression = expression and expression.replace(place, text)
+    is_struct = pa.types.is_struct(of_type) and expression is not None
+    assert derived(of_type, "value", names) == (f"named_struct({expression})" if is_struct else expression)
+
+
+def test_a_ttl_that_only_one_side_has_is_noted_and_begins_at_the_time_of_the_batch() -> None:
+    ttl = Ttl(10_000, time_domain=TimeDomain.EVENT)
+    with_ttl = target_of(lambda views: views.key_by("user").deduplicate(ttl=ttl))
+    seen = operator(OperatorKind.DEDUPLICATION, USER)
+    plan = plan_operator(seen, with_ttl, NOTHING_GIVEN, BatchFacts(7, 0, 0, 100_000))
+    assert plan.states[0].columns["ttl_started_at"] == "timestamp_millis(100000)", "no watermark yet"
+    without = target_of(lambda views: views.key_by("user").deduplicate())
+    within = operator(OperatorKind.DEDUPLICATION_WITHIN_WATERMARK, USER, (), EXPIRES)
+    plan = plan_operator(within, without, NOTHING_GIVEN, BATCH)
+    assert dict(plan.states[0].columns) == {"value": "true"}
+    assert plan.notes == ("state 'seen' keeps all rows: it has no TTL in the program",)
 
 
 @pytest.mark.parametrize("assigner", [SessionWindows(1000), TumblingWindows(1000, time_domain=TimeDomain.PROCESSING)])
