@@ -14,6 +14,7 @@ from keyscale import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    TimeDomain,
     Ttl,
     TumblingWindows,
     ValueStateDescriptor,
@@ -268,6 +269,10 @@ def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         imported(monkeypatch, "heap-1", None, OfText())
     with pytest.raises(ImportUnmappedError, match="state 'labels' is a LIST in Flink and a value in 'totals'"):
         imported(monkeypatch, "heap-1", None, Totals(), states={("totals", "labels"): "last"})
+    with pytest.raises(ImportUnmappedError, match="two states of Flink would go to state 'count' of operator 'totals'"):
+        imported(monkeypatch, "heap-1", None, Totals(), states={("totals", "recent"): "count"})
+    with pytest.raises(ImportUnmappedError, match="operator 'totals' has no state 'gone'"):
+        imported(monkeypatch, "heap-1", None, Totals(), states={("totals", "recent"): "gone"})
     with pytest.raises(ImportUnmappedError, match="the savepoint has no operator 'unknown'"):
         imported(monkeypatch, "heap-1", None, Totals(), operators={"unknown": "totals"})
     with pytest.raises(ImportUnmappedError, match="the program has no operator 'unknown'"):
@@ -275,6 +280,45 @@ def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     left_out = imported(monkeypatch, "heap-1", None, Totals(), operators={operator_id("totals"): None})
     assert left_out.states == ()
     assert "Flink's operator totals is left out, as asked" in left_out.notes
+
+
+class Elsewhere(KeyedProcessFunction):
+    """Has other times to live than Flink's job."""
+
+    def open(self, context: Any) -> None:
+        in_event_time = Ttl(1000, time_domain=TimeDomain.EVENT)
+        context.get_state(ValueStateDescriptor("count", pa.int64(), TTL))
+        context.get_state(ValueStateDescriptor("recent", pa.int64()))
+        context.get_list_state(ListStateDescriptor("recent_list", pa.int64(), in_event_time))
+        context.get_map_state(MapStateDescriptor("recent_map", pa.string(), pa.int64(), TTL))
+
+    def process_element(self, row: Any, context: Any) -> None:
+        raise NotImplementedError
+
+
+def test_times_to_live_that_differ_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = imported(monkeypatch, "heap-1", None, Elsewhere())
+    assert {"count", "recent", "recent_list", "recent_map"} <= {state.flink_state for state in report.states}
+    assert sorted(each.removeprefix("totals: ") for each in report.notes if "TTL" in each) == [
+        "state 'recent' keeps all rows: it has no TTL in the program",
+        "the TTL of state 'count' begins with the import: Flink's state has none",
+        "the TTL of state 'recent_list' counts in event time from the time of Flink's last access",
+    ]
+
+
+def test_timers_without_a_place_in_the_program_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = TopologyBuilder()
+    source = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), SCHEMA), None)
+    sums = source.uid("records").with_timestamps("at").key_by("customer")
+    summed = sums.aggregate(Sum(), accumulator=pa.int64(), output=pa.schema([("sum", pa.int64())])).uid("totals")
+    summed.sink_to(cast("Any", None)).uid("sink")
+    given: dict[str, Any] = {"states": {("totals", "count"): "accumulator"}}
+    report = imported_for(builder.build(), monkeypatch, "heap-1", None, **given)
+    assert [(state.flink_state, state.state) for state in report.states] == [("count", "accumulator")]
+    assert sorted(each for each in report.notes if "timers" in each) == [
+        f"totals: Flink's timers '_timer_state/{each}_user-timers' are left out: operator 'totals' has no such timers"
+        for each in ("event", "processing")
+    ]
 
 
 class Sum:
