@@ -26,6 +26,8 @@ ORDERS = TargetSource("orders", ("kafka",))
 CLICKS = TargetSource("clicks", ("FileSource",))
 VIEWS = TargetSource("views", ("FileSource",))
 BOTH = TargetSource("both", ("FileSource", "FileSource"))
+MIXED = TargetSource("mixed", ("FileSource", "kafka"))
+RATES = TargetSource("rates", ("rate",))
 
 
 def checkpoint(*ends: str) -> SparkCheckpoint:
@@ -101,6 +103,7 @@ def test_without_any_source_there_are_no_positions() -> None:
         ([InputKind.FILES, InputKind.FILES], [CLICKS, VIEWS], {0: "views", 1: "clicks"}, {"views": [0], "clicks": [1]}),
         ([InputKind.FILES, InputKind.KAFKA], [CLICKS], {1: None}, {"clicks": [0]}),
         ([InputKind.FILES, InputKind.FILES], [BOTH], {}, {"both": [0, 1]}),
+        ([InputKind.FILES, InputKind.KAFKA], [RATES, MIXED], {}, {"mixed": [0, 1]}),
     ],
 )
 def test_an_input_goes_to_the_named_source_or_to_the_only_one_of_its_kind(
@@ -115,6 +118,7 @@ def test_an_input_goes_to_the_named_source_or_to_the_only_one_of_its_kind(
         ([InputKind.FILES], [CLICKS, VIEWS], {}, "may be of several sources"),
         ([InputKind.OTHER], [CLICKS, ORDERS], {}, "the sources of the program are 'clicks', 'orders'"),
         ([InputKind.KAFKA], [CLICKS], {}, "positions of kafka, and source 'clicks' reads FileSource"),
+        ([InputKind.KAFKA, InputKind.FILES], [MIXED], {}, "positions of kafka, and source 'mixed' reads FileSource"),
         ([InputKind.FILES], [CLICKS], {0: "views"}, "the program has no source 'views'; its sources are 'clicks'"),
         ([InputKind.FILES], [CLICKS], {1: "clicks"}, "the query has no input 1"),
         ([InputKind.FILES, InputKind.FILES], [CLICKS], {}, "'clicks' has 1 input, and the query has 2"),
