@@ -10,13 +10,13 @@ import pytest
 
 from keyscale.state.doors.writing import NewSavepoint
 from keyscale.state.keyed.descriptors import MapStateDescriptor, ValueStateDescriptor
-from keyscale.state_io import NewOperator, NewState, StateReader, spark_writer
+from keyscale.state_io import NewOperator, NewState, StateReader, spark_source, spark_writer
 from keyscale.state_io.argument import hashing_of
-from keyscale.state_io.spark_source import StateDataSource, StateOptionError
+from keyscale.state_io.spark_source import StateDataSource, StateOptionError, read
 from keyscale.state_io.spark_writer import runs_here, write_operator
 from keyscale.state_io.verified_state import verify_state
 from tests.support.repository import GOLDEN
-from tests.support.state.every_kind import KEYS, KINDS, SAVEPOINT, UID
+from tests.support.state.every_kind import KEYS, KINDS, SAVEPOINT, UID, VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -138,3 +138,52 @@ def test_one_key_is_read_alone_and_a_map_as_one_row_if_asked() -> None:
 def test_an_option_that_is_missing_or_wrong_is_named(options: dict[str, str], complaint: str) -> None:
     with pytest.raises(StateOptionError, match=complaint):
         StateDataSource(options).schema()
+
+
+class Reading:
+    """A session of Spark, and a reader with options, whose frame is its options."""
+
+    def __init__(self, **options: str) -> None:
+        self.options = options
+        self.registered: list[type] = []
+        self.dataSource = SimpleNamespace(register=self.registered.append)
+        self.read = self
+
+    def format(self, name: str) -> Reading:
+        return Reading(format=name)
+
+    def option(self, name: str, value: str) -> Reading:
+        return Reading(**self.options, **{name: value})
+
+    def load(self) -> dict[str, str]:
+        return self.options
+
+
+def test_each_state_of_a_snapshot_is_a_frame_of_its_own() -> None:
+    session: Any = Reading()
+    found = read(session, LOCATION)
+    assert session.registered == [StateDataSource]
+    assert found.keys() == {(UID, name) for name in (*VALUES, *KINDS)}
+    for (uid, name), options in found.items():
+        assert options == {"format": "keyscale-state", "path": LOCATION, "operator": uid, "state": name}
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        (pa.int8(), pa.int8()),
+        (pa.uint8(), pa.int16()),
+        (pa.uint16(), pa.int32()),
+        (pa.uint32(), pa.int64()),
+        (pa.uint64(), pa.decimal128(20, 0)),
+        (pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")),
+        (pa.timestamp("ns"), pa.timestamp("us")),
+        (pa.binary(16), pa.binary()),
+        (pa.list_(pa.uint8()), pa.list_(pa.int16())),
+        (pa.map_(pa.uint16(), pa.uint32()), pa.map_(pa.int32(), pa.int64())),
+        (pa.struct([("a", pa.uint8()), ("b", pa.string())]), pa.struct([("a", pa.int16()), ("b", pa.string())])),
+    ],
+    ids=str,
+)
+def test_a_column_has_a_type_of_spark_that_holds_all_its_values(stored: pa.DataType, shown: pa.DataType) -> None:
+    assert spark_source._spark_type(stored) == shown
