@@ -260,6 +260,16 @@ def test_a_parallelism_of_zero_is_refused_before_spark_runs(place: str) -> None:
         )
 
 
+def test_a_savepoint_has_the_key_groups_the_hash_and_the_parts_that_are_asked_for(place: str) -> None:
+    operators = [NewOperator("counts", KEY, [NewState(CLICKS, TABLE)])]
+    location = write(place, operators, max_parallelism=8, parallelism=2, hash_id="java")
+    assert verify_state(location).problems == [], "each key is in its key group by this hash"
+    with StateReader.open(location) as reader:
+        assert reader.point.manifest is not None
+        assert (reader.point.max_parallelism, reader.point.hash_id) == (8, "java")
+        assert [each.parallelism for each in reader.point.manifest.operators] == [2]
+
+
 @pytest.mark.parametrize("operators", [["a", "a"], ["a"]])
 def test_operators_and_states_are_declared_once(place: str, operators: list[str]) -> None:
     states = [NewState(CLICKS, TABLE)] * (2 if len(operators) == 1 else 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,6 +11,7 @@ import pytest
 
 from keyscale.state.doors.writing import NewSavepoint
 from keyscale.state.keyed.descriptors import MapStateDescriptor, ValueStateDescriptor
+from keyscale.state.writing.new_savepoint import operator_snapshot
 from keyscale.state_io import NewOperator, NewState, StateReader, spark_source, spark_writer
 from keyscale.state_io.argument import hashing_of
 from keyscale.state_io.spark_source import StateDataSource, StateOptionError, read
@@ -91,6 +93,54 @@ def test_tasks_write_the_entries_of_their_subtasks_and_count_them(
     assert found["pages"] == sorted((f"u{n}", -n) for n in range(5))
     ranges = [(each.key_group_start, each.key_group_end) for each in written.snapshot.subtasks]
     assert (ranges, len(nothing.snapshot.subtasks)) == ([(0, 1), (2, 3)], 2)
+
+
+def session(master: str) -> Any:
+    return SimpleNamespace(sparkContext=SimpleNamespace(master=master, defaultParallelism=3))
+
+
+def test_a_session_writes_and_publishes_its_frames_with_all_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_writer, "DataFrame", Frame)
+    scratch, made = tmp_path / "scratch", list[str]()
+    scratch.mkdir()
+    mkdtemp = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *of, **how: (made.append(mkdtemp(*of, **how)), made[-1])[1])
+    clicks = ValueStateDescriptor("clicks", pa.int64())
+    rows = frame(*({"user": f"u{n}", "value": n} for n in range(20)))
+    operators = [NewOperator("counts", {"user": pa.string()}, [NewState(clicks, rows)])]
+    place, hashing = f"file://{tmp_path}/store/here/savepoints/s", {"max_parallelism": 8, "hash_id": "java"}
+    given: dict[str, Any] = {**hashing, "parallelism": 2, "scratch": str(scratch)}
+    location = spark_writer.write(session("local[2]"), place, operators, **given)
+    assert location == f"{place}/manifest.json"
+    assert len([each for each in made if each.startswith(f"{scratch}/keyscale-write-")]) == 2
+    with StateReader.open(location) as reader:
+        point = reader.point
+        table = reader.table("counts", "clicks").reader().read_all()
+    assert (point.max_parallelism, point.hash_id) == (8, "java")
+    assert sorted(table["value"].to_pylist()) == [*range(20)]
+    assert point.manifest is not None
+    assert [(each.uid, each.parallelism) for each in point.manifest.operators] == [("counts", 2)]
+    assert (tmp_path / "store" / "here").stat().st_mode & 0o077 == 0
+
+
+def test_a_session_of_a_cluster_shares_the_folder_and_has_at_most_a_task_for_each_key_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[int] = []
+
+    def write(_savepoint: Any, operator: NewOperator, parallelism: int, _scratch: Any) -> spark_writer.WrittenOperator:
+        tasks.append(parallelism)
+        return spark_writer.WrittenOperator(operator_snapshot(operator.uid, None, []), {})
+
+    monkeypatch.setattr(spark_writer, "write_operator", write)
+    operators = [NewOperator("counts", {"user": pa.string()})]
+    for most in (2, 8):
+        place = f"file://{tmp_path}/store/there/savepoints/{most}"
+        spark_writer.write(session("spark://host:7077"), place, operators, max_parallelism=most)
+    assert tasks == [2, 3]
+    assert (tmp_path / "store" / "there").stat().st_mode & 0o077 != 0
 
 
 @pytest.mark.parametrize(
