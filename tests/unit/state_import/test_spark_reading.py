@@ -249,7 +249,24 @@ def test_the_variables_of_a_processor_are_read_by_their_kinds(query: Path, monke
     assert [(each.name, each.kind) for each in operator.states] == [
         (name, kind) for (name, _), kind in zip(variables, kinds, strict=True)
     ]
+    columns = [(each.value, each.map_key, each.extra) for each in operator.states]
+    assert columns == [
+        (tuple(page.fields), (), ("expires_ms",)),
+        (tuple(page.fields), (), ()),
+        (tuple(struct(n=LONG).fields), tuple(page.fields), ()),
+        ((), (), ()),
+    ]
+    assert {each.key for each in operator.states} == {tuple(USER.fields)}
+    loaded: list[dict[str, str]] = []
+    options = Stored.options
+    monkeypatch.setattr(Stored, "options", lambda asked, **given: (loaded.append(given), options(asked, **given))[1])
     rows: Any = [cast("Any", reader.frame(operator, each)).rows for each in operator.states]
+    assert loaded == [
+        {"batchId": "9", "operatorId": "0", "stateVarName": "last", "flattenCollectionTypes": "true"},
+        {"batchId": "9", "operatorId": "0", "stateVarName": "pages", "flattenCollectionTypes": "false"},
+        {"batchId": "9", "operatorId": "0", "stateVarName": "views", "flattenCollectionTypes": "true"},
+        {"batchId": "9", "operatorId": "0", "readRegisteredTimers": "true"},
+    ]
     assert rows == [
         [{"key": KEY, "value": {"page": "c"}, "expires_ms": 8000}],
         [{"key": KEY, "list_index": 0, "value": {"page": "a"}}, {"key": KEY, "list_index": 1, "value": {"page": "b"}}],
