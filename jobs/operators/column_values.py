@@ -195,7 +195,7 @@ def _columns_of(results: list[Any], names: tuple[str, ...]) -> list[list[Any]] |
                 pass  # refused below, with the name of the column
         _refuse_other_columns(results, names)
     rows = [tuple_of(result, names) for result in results]
-    return list(zip(*rows, strict=True))
+    return list(zip(*rows, strict=True)) if rows else [()] * len(names)
 
 
 def tuple_of(result: Any, names: tuple[str, ...]) -> tuple[Any, ...]:

@@ -310,6 +310,17 @@ def test_reductions_and_aggregations_drop_failed_records_or_name_them(logic: Any
     assert tested.dead_letters == 2
 
 
+@pytest.mark.parametrize("logic", [Reduce(less, None), Aggregate(Sum(), pa.int64(), None)])
+def test_a_batch_of_dropped_records_alone_emits_nothing(logic: Any) -> None:
+    output = {"user": "string", "amount": "bigint"}
+    tested = OperatorHarness(logic, input=SCHEMA, key=["user"], output=output, failed_records="drop")
+    tested.process(("ada", 1))
+    tested.process(("ada", -1))
+    tested.process((LARGE, 1))
+    tested.process(("ada", 2))
+    assert (tested.take_output(), tested.dead_letters) == ([("ada", 1), ("ada", 3)], 2)
+
+
 def windows(**options: Any) -> OperatorHarness:
     timed = pa.schema([*SCHEMA, ("at", pa.int64())])
     return OperatorHarness(
