@@ -5,6 +5,7 @@ Each record updates its key's value, which is emitted.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -149,7 +150,9 @@ class AggregateOperator(Operator):
 
         def added(row: Row, accumulator: Any) -> tuple[Any, Any] | None:
             try:
-                changed = function.add(row, accumulator)
+                # Keeps the accumulator before the record: `add` may change it in place, and then fail.
+                given = deepcopy(accumulator) if self.failed.keeps_batch else accumulator
+                changed = function.add(row, given)
                 result = tuple_of(function.get_result(changed), names)
                 if self.failed.keeps_batch:
                     self._check.check([result])

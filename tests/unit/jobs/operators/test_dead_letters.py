@@ -310,6 +310,32 @@ def test_reductions_and_aggregations_drop_failed_records_or_name_them(logic: Any
     assert tested.dead_letters == 2
 
 
+class SumInPlace(Sum):
+    """Changes its accumulator in place, and then fails on negative amounts."""
+
+    def create_accumulator(self) -> Any:
+        return {"sum": 0}
+
+    def add(self, value: Row, accumulator: Any) -> Any:
+        accumulator["sum"] += value.amount
+        if value.amount < 0:
+            raise DebtError("below zero")
+        return accumulator
+
+    def get_result(self, accumulator: Any) -> tuple[Any, ...]:
+        return super().get_result(accumulator["sum"])
+
+
+def test_a_dropped_record_leaves_an_accumulator_that_changes_in_place_as_it_was() -> None:
+    logic = Aggregate(SumInPlace(), pa.struct([("sum", pa.int64())]), None)
+    output = {"user": "string", "amount": "bigint"}
+    tested = OperatorHarness(logic, input=SCHEMA, key=["user"], output=output, failed_records="drop")
+    tested.process(("ada", 1), ("ada", -1), ("ada", 4), ("ada", 2))
+    tested.process(("ada", -7), ("ada", 6))
+    assert tested.take_output() == [("ada", 1), ("ada", 3), ("ada", 9)]
+    assert tested.dead_letters == 3
+
+
 @pytest.mark.parametrize("logic", [Reduce(less, None), Aggregate(Sum(), pa.int64(), None)])
 def test_a_batch_of_dropped_records_alone_emits_nothing(logic: Any) -> None:
     output = {"user": "string", "amount": "bigint"}
