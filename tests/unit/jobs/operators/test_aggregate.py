@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyscale import AggregateFunction, KeyedBatchFunction, ValueStateDescriptor
+from keyscale import AggregateFunction, KeyedBatchFunction, Ttl, ValueStateDescriptor
 from keyscale.jobs.errors import InvalidSchemaError, OutputTypeError
 from keyscale.jobs.graph.schemas import keyed_schema
 from keyscale.jobs.operators.aggregate import Aggregate, Reduce
@@ -84,6 +84,20 @@ def test_an_aggregation_emits_the_key_and_the_result_after_each_record(
         for user in amounts:
             assert [row for row in found if row.user == user] == [row for row in expected if row[0] == user]
         harness = harness.restored(harness.snapshot(), parallelism=4 - parallelism)
+
+
+@pytest.mark.parametrize(
+    ("logic", "emitted"),
+    [(Reduce(added, Ttl(100)), [1, 3, 6, 4]), (Aggregate(Mean(), MEAN.accumulator, Ttl(100)), [1, 2, 3, 1])],
+    ids=["reduce", "aggregate"],
+)
+def test_a_keys_value_is_forgotten_a_ttl_after_its_last_record(logic: Any, emitted: list[int]) -> None:
+    output = INPUT if isinstance(logic, Reduce) else OUTPUT
+    harness = OperatorHarness(logic, input=INPUT, key=["user"], output=output)
+    for amount, at_ms in ((1, 0), (2, 99), (3, 198), (4, 298)):
+        harness.advance_processing_time(at_ms)
+        harness.process(("a", amount))
+    assert [row[1] for row in harness.take_output()] == emitted
 
 
 def test_a_result_must_not_have_a_column_of_the_key() -> None:
