@@ -11,25 +11,33 @@ from hypothesis import strategies as st
 
 from keyscale import (
     AggregateFunction,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     OutputTag,
+    TimeDomain,
     TumblingWindows,
     ValueStateDescriptor,
 )
 from keyscale.identifiers import Attempt, OperatorUid, SubtaskIndex
 from keyscale.jobs.errors import OutputTypeError, UserFunctionError
-from keyscale.jobs.functions.subtask_info import SplitInfo, SubtaskInfo
+from keyscale.jobs.functions.subtask_info import SecondInputInfo, SplitInfo, SubtaskInfo
 from keyscale.jobs.graph.topology import dead_letter_tag
 from keyscale.jobs.operators.aggregate import Aggregate, Reduce
+from keyscale.jobs.operators.co_process_operator import CoProcess
 from keyscale.jobs.operators.deduplicate import Deduplicate
 from keyscale.jobs.operators.failed_records import coordinates_of
+from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, SubtaskProgress, run_subtask
 from keyscale.jobs.operators.process_operator import Process
+from keyscale.jobs.operators.two_inputs import packed_batch
 from keyscale.jobs.operators.window_contents import Aggregated
-from keyscale.jobs.operators.window_operator import Windowing
+from keyscale.jobs.operators.window_operator import WINDOW_COLUMNS, Windowing
 from keyscale.jobs.testing.harness import OperatorHarness
+from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.errors import KeyTooLargeError, SerializationError, StoreIOError
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.batch_clock import BatchClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -347,6 +355,16 @@ def test_a_batch_of_dropped_records_alone_emits_nothing(logic: Any) -> None:
     assert (tested.take_output(), tested.dead_letters) == ([("ada", 1), ("ada", 3)], 2)
 
 
+def test_an_aggregation_by_several_columns_drops_a_result_that_does_not_fit() -> None:
+    columns = {"user": "string", "kind": "string", "amount": "bigint"}
+    tested = OperatorHarness(
+        Aggregate(Sum(), pa.int64(), None), input=columns, key=["user", "kind"], output=columns, failed_records="drop"
+    )
+    tested.process(("ada", "x", 1), ("ada", "y", 5), ("ada", "x", 2))
+    assert tested.take_output() == [("ada", "x", 1), ("ada", "x", 3)]
+    assert tested.dead_letters == 1
+
+
 def windows(**options: Any) -> OperatorHarness:
     timed = pa.schema([*SCHEMA, ("at", pa.int64())])
     return OperatorHarness(
@@ -367,6 +385,84 @@ def test_windows_drop_failed_records_or_name_them() -> None:
     tested.advance_watermark(9)
     assert tested.take_output() == [("ada", 0, 10, 3)]
     assert tested.dead_letters == 1
+
+
+class Debts(KeyedCoProcessFunction):
+    """Fails on negative amounts of both streams."""
+
+    def process_element1(self, row: Row, context: ProcessContext) -> Iterator[Any]:  # noqa: ARG002 - not used
+        if row.amount < 0:
+            raise DebtError("below zero")
+        yield row.user, row.amount
+
+    def process_element2(self, row: Row, context: ProcessContext) -> Iterator[Any]:  # noqa: ARG002 - not used
+        if row.amount < 0:
+            raise DebtError("below zero")
+        yield row.name, row.amount
+
+
+TOTALLED = pa.schema([("user", pa.string()), ("total", pa.int64())])
+WINDOWED = pa.schema([("user", pa.string()), *WINDOW_COLUMNS, ("total", pa.int64())])
+SECOND = SecondInputInfo(("name", "amount"), ("name",))
+
+
+@pytest.mark.parametrize(
+    ("logic", "output", "second"),
+    [
+        (Process(Totals()), TOTALLED, None),
+        (Reduce(less, None), SCHEMA, None),
+        (Aggregate(Sum(), pa.int64(), None), TOTALLED, None),
+        (
+            Windowing(TumblingWindows(10, time_domain=TimeDomain.PROCESSING), Aggregated(Sum(), pa.int64())),
+            WINDOWED,
+            None,
+        ),
+        (CoProcess(Debts()), TOTALLED, SECOND),
+    ],
+    ids=["process", "reduce", "aggregate", "window", "second stream"],
+)
+def test_the_first_of_several_dropped_records_is_reported(logic: Any, output: pa.Schema, second: Any) -> None:
+    info = SubtaskInfo(
+        operator_uid=OperatorUid("tested"),
+        subtask=SubtaskIndex(0),
+        parallelism=1,
+        max_parallelism=8,
+        attempt=Attempt(1),
+        input_columns=("user", "amount"),
+        key_columns=("user",),
+        timestamp_column=None,
+        output_schema=output,
+        side_outputs={SEEN.name: SEEN.schema},
+        failed_records="drop",
+        second=second,
+    )
+    groups = pa.array([1, 2, 3, 1, 2, 3], pa.int32())
+    users = ["ada", "grace", "eve"] * 2
+    amounts = [1, 1, 1, 1, -1, -1]
+    records = pa.record_batch({"name" if second else "user": users, "amount": amounts, KEY_GROUP_COLUMN: groups})
+    progress = SubtaskProgress()
+    state = KeyedStateBackend(HeapEngine(), pa.schema([("user", pa.string())]), BatchClock())
+    given = packed_batch(records, 1) if second else records
+    list(run_subtask(logic, state, info, [given], progress=progress))
+    assert progress.counts["dead_letters"] == 2
+    assert str(progress.first_failure).endswith(", key 'grace'")
+
+
+class Reminds(KeyedProcessFunction):
+    """Emits what does not fit when a timer fires, in the batch of the record that registers it."""
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterator[Any]:
+        context.timer_service().register_processing_time_timer(0)
+        yield row.user, row.amount
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterator[Any]:  # noqa: ARG002 - not used
+        yield context.current_key, "two"
+
+
+def test_a_result_of_a_timer_that_does_not_fit_names_no_record() -> None:
+    with pytest.raises(OutputTypeError, match="output column 'total' is declared") as failure:
+        harness(diverting=False, function=Reminds()).process(("ada", 1))
+    assert "ada" not in str(failure.value)
 
 
 @pytest.mark.parametrize("at", [2**63 - 1, 2**63 - 8, -(2**63)])
