@@ -17,6 +17,7 @@ from keyscale.jobs.functions.subtask_info import SubtaskInfo
 from keyscale.jobs.operators.deduplicate import Deduplicate
 from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.operators.process_operator import Process
+from keyscale.jobs.testing.harness import OperatorHarness
 from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.errors import SerializationError
 from keyscale.state.keyed.backend import KeyedStateBackend
@@ -218,6 +219,25 @@ def test_open_and_close_are_called_once_around_all_batches() -> None:
         assert rows(operator.process(batch([("a", number)]))) == []
     operator.close()
     assert calls == ["open", 1, 2, "close"]
+
+
+class CountsAtItsEnd(Totals):
+    """Counts when it is closed."""
+
+    def open(self, context: RuntimeContext) -> None:
+        super().open(context)
+        self.closed = context.metrics.counter("closed")
+
+    def close(self) -> None:
+        self.closed.inc()
+
+
+def test_what_a_function_counts_when_it_is_closed_counts_with_the_batch() -> None:
+    columns = {"name": "string", "amount": "bigint"}
+    tested = OperatorHarness(CountsAtItsEnd(), input=columns, key=["name"], output=OUTPUT)
+    tested.process(("a", 1))
+    tested.process(("a", 1))
+    assert tested.metric("closed") == 2
 
 
 @pytest.mark.parametrize(
