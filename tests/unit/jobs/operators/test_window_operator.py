@@ -242,6 +242,55 @@ def test_early_firing_emits_present_results_by_processing_time() -> None:
     assert tested.take_output() == [("a", 0, 10, 3), ("a", 0, 10, 3)]
 
 
+def test_windows_by_the_clock_fire_early_up_to_their_end() -> None:
+    tested = harness(TumblingWindows(1000, time_domain=TimeDomain.PROCESSING), early_every_ms=300)
+    tested.advance_processing_time(1500)
+    tested.process(("a", None, 1))
+    tested.advance_processing_time(1799)
+    assert tested.take_output() == []
+    tested.advance_processing_time(1800)
+    tested.process(("a", None, 2))
+    tested.advance_processing_time(1998)
+    assert tested.take_output() == [("a", 1000, 2000, 1)]
+    tested.advance_processing_time(1999)
+    assert tested.take_output() == [("a", 1000, 2000, 3)]
+    assert not any(tested.snapshot().families.values())
+
+
+def test_a_complete_window_that_is_kept_for_late_records_does_not_go_on_to_fire_early() -> None:
+    tested = harness(TumblingWindows(10), allowed_lateness_ms=100, early_every_ms=1000)
+    tested.process(("a", 3, 1))
+    tested.advance_watermark(9)
+    tested.process(("a", 4, 2))
+    tested.advance_processing_time(1000)
+    tested.take_output()
+    assert tested.snapshot().families["_processing_timers"] == []
+    tested.advance_processing_time(5000)
+    assert tested.take_output() == []
+
+
+def test_the_early_timer_of_a_session_that_another_one_has_taken_in_ends() -> None:
+    tested = harness(SessionWindows(10), early_every_ms=1000)
+    tested.process(("a", 0, 1))
+    tested.process(("a", 5, 2))
+    tested.advance_processing_time(1000)
+    assert tested.take_output() == [("a", 0, 15, 3)]
+    assert len(tested.snapshot().families["_processing_timers"]) == 1
+
+
+def test_a_window_function_gets_a_key_of_several_columns_as_a_tuple() -> None:
+    tested = OperatorHarness(
+        Windowing(TumblingWindows(10), Collected(All(), SCHEMA)),
+        input=SCHEMA,
+        key=["user", "amount"],
+        output={"user": "string", "amount": "bigint", **WINDOW, "text": "string"},
+        timestamp="at",
+    )
+    tested.process(("a", 1, 7), ("a", 2, 8))
+    tested.advance_watermark(9)
+    assert sorted(tested.take_output()) == [("a", 7, 0, 10, "('a', 7) 0 [7]"), ("a", 8, 0, 10, "('a', 8) 0 [8]")]
+
+
 def test_windows_by_processing_time_need_no_event_time() -> None:
     tested = harness(TumblingWindows(1000, time_domain=TimeDomain.PROCESSING))
     tested.advance_processing_time(1500)
