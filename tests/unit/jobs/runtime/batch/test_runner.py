@@ -14,19 +14,29 @@ import pyarrow as pa
 import pytest
 
 from keyscale.identifiers import Attempt, BatchId, JobId, OperatorUid, SubtaskIndex
-from keyscale.jobs.errors import IncompleteReportsError, SinkPublishError, SinkUnavailableError
+from keyscale.jobs.errors import (
+    BroadcastDivergedError,
+    IncompleteReportsError,
+    SinkPublishError,
+    SinkUnavailableError,
+)
 from keyscale.jobs.graph.nodes import NodeId, Timestamps
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.operators.failures import origin_of, with_origin
 from keyscale.jobs.runtime.batch import frames, keyed_records, routing
 from keyscale.jobs.runtime.batch import runner as runner_module
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
+from keyscale.jobs.runtime.batch.operator_info import operator_info
 from keyscale.jobs.runtime.batch.processing_clock import ProcessingClock
+from keyscale.jobs.runtime.batch.record_sampling import RecordSampling
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
+from keyscale.jobs.runtime.executor.task import OperatorTask
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.rewind import Rewind
+from keyscale.state.doors.subtasks import SubtaskSpec
+from keyscale.state.engine.rocksdb_settings import Profile, RocksDbSettings
 from keyscale.state.keyed.timer_service import NextTimers
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.keys.key_group_ranges import KeyGroupRanges
@@ -254,6 +264,98 @@ def test_broadcast_records_reach_a_subtask_that_has_neither_records_nor_timers(r
     assert with_records.broadcast is not None
     assert with_records.broadcast.open() == b"records"
     assert plan.payloads == [with_records.broadcast], "it is released with the batch"
+
+
+def test_a_task_has_the_values_of_its_operator_its_batch_and_its_run(runs: Runs) -> None:
+    runner = runs.runner
+    runs.run(left=1)
+    (node,), plan = runner._topology.operators, runner.plans[-1]
+    runner._info = replace(runner._info, store_outage_max_ms=700)
+    plan.outputs[OPERATOR] = output = cast("Any", "the output of the batch")
+    runner._sampling.begin("diagnostic", OPERATOR, rows=1, with_values=True, seconds=0)
+    sample, spec = runner._sampling.order_of(OPERATOR), runner._specs[OPERATOR][0]
+    assert sample is not None
+    assert runner._task(plan, node, b"") == OperatorTask(
+        run=plan.run,
+        batch_id=plan.batch_id,
+        spec=spec,
+        starts=plan.starts[OPERATOR],
+        logic=runner._shipped.logic[OPERATOR],
+        info=operator_info(runner._topology, node, spec),
+        store_url="file:///none",
+        local_root="none",
+        time=plan.times[OPERATOR],
+        due=plan.due[OPERATOR],
+        reports=runner._collector.accumulator,
+        store_outage_max_ms=700,
+        broadcast=None,
+        output=output,
+        sample=sample,
+    )
+
+
+def test_each_subtask_of_an_operator_has_the_numbers_and_settings_of_its_run(runs: Runs) -> None:
+    (node,) = runs.runner._topology.operators
+    ranges, settings = KeyGroupRanges.of_count(8, 2), RocksDbSettings.of(Profile.FLASH_SSD)
+    info = RunInfo(JobId("job"), Attempt(3), ranges, HashId.JAVA, "file:///none", Path("none"), settings)
+    assert subtask_specs(node, info) == tuple(
+        SubtaskSpec(
+            job_id=JobId("job"),
+            operator_uid=OPERATOR,
+            index=SubtaskIndex(index),
+            parallelism=2,
+            max_parallelism=8,
+            hash_id=HashId.JAVA,
+            key_schema=node.key_schema,
+            attempt=Attempt(3),
+            settings=settings,
+            ranges=ranges,
+        )
+        for index in range(2)
+    )
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_batch_begins_without_earlier_reports_and_leaves_neither_description_nor_broadcast_rows(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    noted: list[str] = []
+    runner, stage = runs.runner, runs.runner._stage
+
+    def stage_with_rows(frame: Any, plan: Any, tokens: dict[OperatorUid, str]) -> None:
+        noted.append("stage")
+        stage(frame, plan, tokens)
+        plan.payloads.append(SimpleNamespace(release=lambda: noted.append("release")))
+        if fails:
+            raise SinkPublishError("gone")
+
+    monkeypatch.setattr(runner, "_stage", stage_with_rows)
+    monkeypatch.setattr(runner._collector, "clear", lambda: noted.append("clear"))
+    context = SimpleNamespace(setJobDescription=noted.append)
+    monkeypatch.setattr(runner, "_spark", SimpleNamespace(sparkContext=context))
+    with pytest.raises(SinkPublishError) if fails else contextlib.nullcontext():
+        runs.run(left=1)
+    assert noted == ["clear", "batch 0", "stage", "", "release"]
+
+
+def test_a_sample_that_is_ordered_is_taken_by_the_next_batch(monkeypatch: pytest.MonkeyPatch, sink: NotedSink) -> None:
+    sampling = RecordSampling()
+    runs = runs_of(monkeypatch, sink, sampling=sampling)
+    reads = sampling.begin("diagnostic", OPERATOR, rows=2, with_values=True, seconds=0)
+    runs.runner.reported = {"sample_id": "diagnostic", "sample": {"input": ['{"key": "a"}']}}
+    runs.run(left=1)
+    assert reads["input"]() == '{"key": "a"}'
+
+
+def test_a_batch_whose_subtasks_differ_in_their_broadcast_state_is_discarded(
+    runs: Runs, sink: NotedSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = TaskReport("", OPERATOR, SubtaskIndex(0), broadcast_digest="a")
+    other = msgspec.structs.replace(report, subtask=SubtaskIndex(1), broadcast_digest="b")
+    monkeypatch.setattr(runner_module, "complete_reports", lambda *_: {OPERATOR: (report, other)})
+    with pytest.raises(BroadcastDivergedError, match="operator 'operator'"):
+        runs.run(left=1)
+    assert sink.made == ["prepare", "discard"]
 
 
 def outcome_of(report: TaskReport) -> Any:
