@@ -464,7 +464,7 @@ def test_a_resumed_attempt_publishes_recovers_and_restores_with_the_schema_of_it
     opened = replace(driver.opened, resume=resume, journal=cast("Any", SimpleNamespace(last_position=8)))
     driver.execution._clock = cast("Any", "the clock")
     monkeypatch.setattr(execution, "BatchRunner", Runner)
-    resumed, committed, runner = driver.execution._resumed(opened, cast("Any", None), cast("Any", None))
+    resumed, committed, runner = driver.execution._resumed(opened, cast("Any", "placement"), cast("Any", "shipped"))
     assert resumed is opened
     assert [spec.schema for spec in driver.execution._places.specs[uid]] == [schema, schema]
     assert (committed.batch_id, committed.log_position) == (4, 8)
@@ -476,7 +476,8 @@ def test_a_resumed_attempt_publishes_recovers_and_restores_with_the_schema_of_it
     named = cast("Any", runner).named
     assert named["sink_retries"] is driver.execution._sink_retries
     assert named["on_outage"] == driver.status.sink_waited_for
-    assert named["clock"] == "the clock"
+    assert (named["clock"], named["sampling"]) == ("the clock", driver.context.sampling)
+    assert (named["shipped"], [node.uid for node in named["sources"].nodes]) == ("shipped", ["source"])
     beat = driver.status.heartbeat()
     assert beat.restored_at_ms is not None
     assert beat.metrics.counters is not None
