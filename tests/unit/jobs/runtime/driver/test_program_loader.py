@@ -94,6 +94,21 @@ def test_a_function_that_fails_when_it_is_opened_is_named_with_its_traceback() -
     assert 'raise LookupError("no model here")' in (origin_of(failed.value).user_traceback or "")
 
 
+class Sees(KeyedProcessFunction):
+    """Fails with what it sees of its subtask."""
+
+    def open(self, context):
+        raise LookupError(f"{context.subtask_index} of {context.parallelism}, {context.max_parallelism} key groups")
+
+    def process_element(self, row, context):  # noqa: ARG002 - the signature of the base class
+        yield row
+
+
+def test_a_function_is_opened_as_the_first_subtask_at_the_parallelism_of_the_question() -> None:
+    with pytest.raises(KeyscaleError, match="LookupError: 0 of 2, 128 key groups"):
+        declared_operators(graph_of(Sees()), QUESTION)
+
+
 def test_a_script_that_raises_is_shown_with_its_exception(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("raise ZeroDivisionError('of the script')\n")
     with pytest.raises(JobScriptError, match="ZeroDivisionError: of the script"):
