@@ -13,19 +13,23 @@ import pytest
 
 import keyscale.jobs.runtime.executor.task as task_module
 from keyscale import KeyedProcessFunction
-from keyscale.identifiers import Attempt, BatchId, SubtaskIndex
+from keyscale.identifiers import Attempt, BatchId, JobId, SubtaskIndex
 from keyscale.jobs.errors import IncompleteReportsError
-from keyscale.jobs.functions.subtask_info import SubtaskInfo
+from keyscale.jobs.functions.subtask_info import SecondInputInfo, SplitInfo, SubtaskInfo
+from keyscale.jobs.graph.nodes import NodeId, OperatorNode, SecondInput
 from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin, origin_of, typed_failure, with_origin
 from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, SubtaskProgress
 from keyscale.jobs.operators.process_operator import Process
 from keyscale.jobs.runtime.executor.record_sample import SampleOrder
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
-from keyscale.jobs.runtime.executor.task import BatchTime, OperatorTask, TasksWithoutRecords
-from keyscale.jobs.runtime.executor.task_stopwatch import Activity, TaskStopwatch
-from keyscale.jobs.runtime.executor.worker import open_stores
+from keyscale.jobs.runtime.executor.task import BatchTime, OperatorTask, TasksWithoutRecords, subtask_info
+from keyscale.jobs.runtime.executor.task_stopwatch import Activity, TaskStopwatch, TimedRetries
+from keyscale.jobs.runtime.executor.worker import open_stores, worker_resources
+from keyscale.jobs.runtime.retries import RetryingStore
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
+from keyscale.state.doors.subtasks import SubtaskSpec, SubtaskStore
 from keyscale.state.keyed.timer_service import NextTimers
+from keyscale.state.keys.hashing import HashId
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.opened_shards import StateSource
 from tests.support.drivers.shipped_starts import payload, shipped
@@ -230,6 +234,8 @@ def test_a_task_reports_each_measurement_under_its_name(job: StateJob, monkeypat
     assert (given["progress"], given["clock"]) == (progress, (301, 302)), "records see the watermark before the batch"
     assert (given["watermark_ms"], given["is_at_end"]) == (303, True), "timers fire up to the watermark after it"
     assert (given["info"].subtask, [*given["broadcast"]]) == (0, [])
+    assert given["info"].resources is worker_resources(UID)
+    assert given["info"].metrics._operator == UID
     assert [batch.num_rows for batch in given["rows"]] == [1]
     assert stores == ["take", "give_back", "abandon_older"]
 
@@ -328,6 +334,152 @@ def test_a_failure_of_a_task_names_its_operator_and_its_subtask(job: StateJob, m
     assert (error.code, str(error)) == (IncompleteReportsError.code, "broken")
     assert origin_of(error) == TaskOrigin(UID, SubtaskIndex(0), "at line 3")
     assert (reports.value, cleared) == ([], ["cleared"]), "only complete success is reported"
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_task_that_does_not_complete_abandons_its_state_and_only_a_failure_drops_the_workers_objects(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    happened: list[str] = []
+    abandon = SubtaskStore.abandon
+
+    def run_subtask(*_: Any, **__: Any) -> Iterator[Any]:
+        yield records([3])
+        if fails:
+            raise IncompleteReportsError("broken")
+        yield records([5])
+
+    def noted(store: SubtaskStore) -> None:
+        happened.append("abandon")
+        abandon(store)
+
+    monkeypatch.setattr(task_module, "run_subtask", run_subtask)
+    monkeypatch.setattr(
+        task_module, "worker_resources", lambda _: SimpleNamespace(clear=lambda: happened.append("clear"))
+    )
+    monkeypatch.setattr(SubtaskStore, "abandon", noted)
+    reports = Reports()
+    reading = task_of(job, reports)._run(SubtaskIndex(0), iter([records([3])]))
+    next(reading)
+    if fails:
+        with pytest.raises(IncompleteReportsError, match="broken"):
+            next(reading)
+    else:
+        reading.close()
+    assert happened == (["clear", "abandon"] if fails else ["abandon"])
+    assert reports.value == []
+
+
+def test_a_task_opens_and_finishes_its_state_in_its_own_times_and_through_a_store_that_retries(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[Any] = []
+    begin, finish, task = SubtaskStore.begin_batch, SubtaskStore.finish_batch, task_of(job, Reports())
+
+    def begun(store: SubtaskStore, batch_id: BatchId) -> None:
+        happened.append(f"begin {batch_id}")
+        begin(store, batch_id)
+
+    def finished(store: SubtaskStore, batch_id: BatchId, unique: str) -> Any:
+        happened.append(f"finish {batch_id}")
+        CLOCK.now += 5
+        return finish(store, batch_id, unique)
+
+    def plan(index: int, store: Any, layout: Any) -> Any:
+        happened.append(store)
+        return task.starts.plan(SubtaskIndex(index), store, layout)
+
+    def take(*given: Any, **named: Any) -> Any:
+        happened.append(given[4])
+        CLOCK.now += 3
+        return open_stores().take(*given, **named)
+
+    monkeypatch.setattr(SubtaskStore, "begin_batch", begun)
+    monkeypatch.setattr(SubtaskStore, "finish_batch", finished)
+    warm = SimpleNamespace(take=take, give_back=lambda _: None, abandon_older=lambda _: None)
+    monkeypatch.setattr(task_module, "open_stores_for", lambda _: warm)
+    reports, starts = Reports(), SimpleNamespace(versions=task.starts.versions, plan=plan)
+    run_partition(task_of(job, reports, starts=starts, store_outage_max_ms=700), 0, records([3]))
+    of_plan, of_state, *calls = happened
+    assert isinstance(of_plan, RetryingStore)
+    assert (of_plan is of_state, of_plan.retries.limit_ms) == (True, 700)
+    assert isinstance(of_plan.retries, TimedRetries)
+    assert of_plan.retries.stopwatch is not None
+    assert calls == ["begin 4", "finish 4"]
+    (report,) = reports.value
+    assert (report.open_ms, report.finish_ms, report.process_ms) == (3_000, 5_000, 1_000)
+
+
+def test_a_task_with_broadcast_rows_gives_them_to_its_operator_and_reports_the_state_that_they_leave(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    def run_subtask(*_: Any, broadcast: Any, **__: Any) -> list[Any]:
+        given.extend(row for batch in broadcast for row in batch.to_pylist())
+        return []
+
+    monkeypatch.setattr(task_module, "run_subtask", run_subtask)
+    reports, sink = Reports(), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        writer.write_table(pa.table({"id": [7, 8]}))
+    rows = payload(sink.getvalue().to_pybytes())
+    run_partition(task_of(job, reports, broadcast=rows, due=(True,)), 0)
+    (report,) = reports.value
+    assert given == [{"id": 7}, {"id": 8}]
+    assert report.broadcast_digest is not None
+
+
+def test_functions_can_ask_for_the_values_of_their_operator_and_its_subtasks() -> None:
+    key, second = pa.schema([("id", pa.int64())]), pa.schema([("ref", pa.int64()), ("when", pa.int64())])
+    node = OperatorNode(
+        id=NodeId(9),
+        input=NodeId(1),
+        uid=UID,
+        key_columns=("id",),
+        key_schema=key,
+        input_schema=pa.schema([("id", pa.int64()), ("at", pa.int64())]),
+        schema=SCHEMA,
+        timestamp_column="at",
+        logic=Process(Slow()),
+        out_of_orderness_ms=30,
+        side_outputs={"late": second},
+        broadcast=NodeId(2),
+        broadcast_schema=pa.schema([("rule", pa.string())]),
+        second=SecondInput(NodeId(3), second, ("ref",), "when", 40, 500),
+        max_ahead_ms=600,
+        failed_records="drop",
+    )
+    spec = SubtaskSpec(
+        job_id=JobId("job"),
+        operator_uid=UID,
+        index=SubtaskIndex(1),
+        parallelism=2,
+        max_parallelism=128,
+        hash_id=HashId.JAVA,
+        key_schema=key,
+        attempt=Attempt(3),
+    )
+    splits = {"orders": SplitInfo("orders(part)", ("part",))}
+    assert subtask_info(node, spec, ("orders", "events"), splits) == SubtaskInfo(
+        operator_uid=UID,
+        subtask=SubtaskIndex(0),
+        parallelism=2,
+        max_parallelism=128,
+        attempt=Attempt(3),
+        input_columns=("id", "at"),
+        key_columns=("id",),
+        timestamp_column="at",
+        output_schema=SCHEMA,
+        side_outputs={"late": second},
+        hash_id=HashId.JAVA,
+        origins=("orders", "events"),
+        splits=splits,
+        broadcast_columns=("rule",),
+        max_ahead_ms=600,
+        failed_records="drop",
+        second=SecondInputInfo(("ref", "when"), ("ref",), "when", 500),
+    )
 
 
 @pytest.mark.parametrize(
