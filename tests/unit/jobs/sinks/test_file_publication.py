@@ -208,6 +208,16 @@ def test_a_check_refuses_a_directory_of_another_job_before_it_writes_there(drive
     assert sorted((tmp_path / "out").rglob("*")) == before
 
 
+def test_a_check_looks_for_a_right_on_each_directory_that_the_sink_writes_to(
+    driver: SinkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(ModelDirectory, "require_right", lambda place: asked.append(place.path))
+    checked(driver).check(SCHEMA, SinkContext(JOB, UID, 0, 1, "check"))
+    out = tmp_path / "out"
+    assert asked == [str(out), f"{out}/_staging/{JOB}/{UID}", f"{out}/_published/{JOB}/{UID}"]
+
+
 def test_a_check_fails_where_staged_files_cannot_be_moved(
     driver: SinkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +231,22 @@ def test_a_batch_is_not_visible_before_it_is_published(driver: SinkDriver, tmp_p
     sink = driver.start()
     token = sink.prepare(driver.frame(0, 1), driver.context(0))
     assert ids(tmp_path / "out") == []
+    sink.publish(token)
+    assert ids(tmp_path / "out") == expected_ids(0)
+
+
+def test_a_batch_whose_move_is_made_and_reported_as_failed_is_published(
+    driver: SinkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = driver.start()
+    token = sink.prepare(driver.frame(0, 1), driver.context(0))
+    move_to = ModelDirectory.move_to
+
+    def unanswered(place: ModelDirectory, target: ModelDirectory) -> bool:
+        move_to(place, target)
+        return False
+
+    monkeypatch.setattr(ModelDirectory, "move_to", unanswered)
     sink.publish(token)
     assert ids(tmp_path / "out") == expected_ids(0)
 
