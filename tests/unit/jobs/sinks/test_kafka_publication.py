@@ -454,6 +454,38 @@ def test_a_check_fences_no_producer_and_shows_readers_nothing(
     assert ids(brokers) == expected_ids(0, 1)
 
 
+def test_a_check_opens_a_transaction_as_long_as_those_of_the_sink_in_the_name_of_its_job(
+    driver: SinkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.start()
+    opened: list[tuple[Any, ...]] = []
+    use_topics(monkeypatch)
+    monkeypatch.setattr(kafka, "check_transactions", lambda *given: opened.append(given))
+    config: dict[str, Any] = {"batch.size": 2_000_000}
+    KafkaSink("broker:1", TOPIC, staging=str(tmp_path), config=config, timeout_ms=700).check(SCHEMA, CHECK)
+    ((settings, *given),) = opened
+    assert given == [f"{JOB}-{UID}", 700]
+    assert (settings["bootstrap.servers"], settings["batch.size"]) == ("broker:1", 2_000_000)
+
+
+def test_topics_are_asked_about_by_a_new_client_after_the_brokers_were_away(
+    driver: SinkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away(Topics):
+        def limits(self, names: Collection[str]) -> dict[str, TopicLimits]:  # noqa: ARG002 - as in Topics
+            raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+
+    driver.start()
+    left = [Topics(may_write=True), Away(may_write=True)]
+    monkeypatch.setattr(kafka, "TopicDirectory", lambda _: left.pop())
+    tested = sink(tmp_path)
+    with pytest.raises(SinkUnavailableError):
+        tested.check(SCHEMA, CHECK)
+    for _ in range(2):
+        tested.check(SCHEMA, CHECK)
+    assert left == []
+
+
 def test_a_topic_that_may_not_be_written_to_is_named(
     driver: SinkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
