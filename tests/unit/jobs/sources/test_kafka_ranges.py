@@ -107,6 +107,38 @@ def test_a_range_of_a_partition_that_is_gone_is_lost() -> None:
     assert source().losses({"t/9": (at(3), at(8))}) == {"t/9": Loss(at(8), 5)}
 
 
+class Asked(Source):
+    """Notes what is asked of the brokers."""
+
+    def __init__(self, lost_records: Literal["fail", "skip"]) -> None:
+        super().__init__("x:1", "t", lost_records=lost_records)
+        self.asked: list[str] = []
+
+    def _offsets(self, partitions: Sequence[TopicPartition], which: Any) -> dict[str, int]:
+        self.asked.append("offsets")
+        return super()._offsets(partitions, which)
+
+    def _topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        self.asked.append("ids")
+        return super()._topic_ids(topics)
+
+
+@pytest.mark.parametrize("lost_records", ["fail", "skip"])
+@pytest.mark.parametrize("question", ["latest", "losses", "earliest"])
+def test_offsets_are_asked_for_before_ids_so_that_they_are_of_no_newer_topic(
+    lost_records: Literal["fail", "skip"], question: str
+) -> None:
+    tested = Asked(lost_records)
+    if question == "latest":
+        tested.latest({"t/0": at(12)}, None)
+    elif question == "losses":
+        tested.losses({"t/0": (at(12), at(15))})
+    else:
+        tested.earliest(["t/0"])
+    assert set(tested.asked[:-1]) == {"offsets"}
+    assert tested.asked[-1] == "ids"
+
+
 def test_the_records_between_two_positions_are_counted_by_their_offsets() -> None:
     assert source().records_between(at(3), at(10)) == 7
 
