@@ -216,6 +216,18 @@ def test_a_drained_source_is_read_up_to_where_it_ended_in_batches_of_the_limit(
     assert drained.latestOffset(at, ReadMaxRows(4)) is at, "it reads what came later"
 
 
+def test_a_drain_reads_a_split_that_it_is_the_first_to_find() -> None:
+    source = Lists()
+    source.lists = {"a": []}
+    first = reader(source)
+    at, _ = batch(first, first.initialOffset())
+    source.lists = {"a": [1], "late": [7, 8]}
+    drained = reader(source, limit=10)
+    drained.prepareForTriggerAvailableNow()
+    _, values = batch(drained, at)
+    assert sorted(values) == [1, 7, 8]
+
+
 def test_the_backlog_after_a_planned_batch_is_reported_if_the_source_can_tell() -> None:
     source = Lists()
     source.lists = {"a": [], "b": []}
