@@ -50,6 +50,16 @@ def test_each_series_with_labels_has_the_fold_and_the_buckets_of_its_metric() ->
     assert (size.labels, size.values, size.fold, size.bounds) == ({"pipe": "a"}, (5, 0, 1, 0), None, (1.0, 5.0))
 
 
+def test_a_value_of_a_label_that_is_shown_in_another_way_has_one_series() -> None:
+    metrics = FunctionMetrics("shop")
+    orders = metrics.counter("orders", labels=["shop"])
+    for _ in range(USER_SERIES_MAX + 1):
+        orders.labels(shop="a\0b").inc()
+    assert metrics.series() == (
+        UserSeries("shop", "orders", COUNTER, {"shop": "a\N{REPLACEMENT CHARACTER}b"}, (USER_SERIES_MAX + 1,)),
+    )
+
+
 def test_metrics_that_the_function_does_not_use_have_no_series() -> None:
     metrics = FunctionMetrics("shop")
     metrics.counter("orders", labels=["currency"]).labels(currency="EUR")
