@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import pytest
 
 from keyscale import ValueStateDescriptor
-from keyscale.jobs.errors import SinkForbiddenError
+from keyscale.jobs.errors import SinkForbiddenError, SinkUnavailableError
 from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.protocol.messages import (
     Assignment,
     Command,
     FailureHistory,
+    GraphNode,
     LibraryFile,
     LiveSettings,
     ReservedAttempt,
@@ -207,6 +208,35 @@ def test_an_execution_and_the_reporter_get_the_runs_own_parts(run: JobRun, monke
     )
 
 
+def test_the_graph_of_the_job_is_shown_and_its_targets_are_checked_with_the_runs_own_parts(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[Any] = []
+
+    def check(*given: Any) -> Any:
+        checked.extend(given)
+        return SimpleNamespace(run=lambda: None)
+
+    nodes = [GraphNode(uid="orders", kind="SOURCE")]
+    monkeypatch.setattr(job_run, "describe", lambda topology: nodes if topology == "topology" else [])
+    monkeypatch.setattr(job_run, "TargetCheck", check)
+    settings = run._assignment.spec.checkpoints.model_copy(update={"store_outage_max_ms": 700})
+    spec = run._assignment.spec.model_copy(update={"checkpoints": settings})
+    run._assignment = run._assignment.model_copy(update={"spec": spec})
+    play(run, monkeypatch, RunOutcome(DriverState.FINISHED))
+    assert run._status.heartbeat().metrics.graph == nodes
+    topology, assignment, store, local_root, retries, sink_retries = checked
+    assert (topology, assignment, store, local_root) == (
+        "topology",
+        run._assignment,
+        run._assignment.store_url,
+        run._local_root,
+    )
+    assert (retries.limit_ms, sink_retries.limit_ms) == (700, 700)
+    assert (retries.awaited, sink_retries.awaited) == (StoreUnavailableError, SinkUnavailableError)
+    assert retries.has_ended(), "the run has its outcome by now"
+
+
 def test_a_failed_run_starts_again_after_its_predecessor_by_the_strategy_of_the_script(
     run: JobRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +301,16 @@ def test_a_job_goes_back_if_the_first_batch_after_a_live_rescale_fails(
         assert back.assignment.next_checkpoint_id == 40, "failed checkpoints have used up their numbers"
     else:
         assert numbers == [3, 4], "the failure is one of the new parallelism's own"
+
+
+def test_a_run_that_fails_after_a_live_rescale_starts_again_with_the_attempt_of_the_rescale(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = FixedDelayRestart(attempts=2, delay_ms=0)
+    ends = HANDED_OVER, AWAY, RunOutcome(DriverState.STOPPED)
+    _, rescaled_to, again = play(run, monkeypatch, *ends, restart=strategy).contexts
+    assert again is rescaled_to
+    assert again.assignment.attempt == 4
 
 
 def test_a_strategy_of_the_specification_outranks_that_of_the_script(
