@@ -95,7 +95,7 @@ class Runner:
 class Job:
     """A loop whose batches a test begins as Spark does."""
 
-    def __init__(self, path: Path, *, planned: bool = False) -> None:
+    def __init__(self, path: Path, *, planned: bool = False, positions: dict[str, str] | None = None) -> None:
         self.path = path / "spark"
         self.log = CommitLog(LocalObjectStore(path / "store"), Layout(JobId("job")))
         self.runner = Runner(self.log)
@@ -114,6 +114,7 @@ class Job:
             directory=self.path,
             status=self.status,
             on_failure=self.failures.append,
+            positions=positions,
         )
 
     def begin(self, number: int, offsets: str = "v1") -> None:
@@ -270,6 +271,15 @@ def test_a_plan_has_only_the_additions_of_a_compacted_source_log(job: Job) -> No
         ["offsets/1", "sources/0/1.compact.added"],
     ]
     assert plans[1]["sources/0/1.compact.added"] == "v1\nb"
+
+
+def test_a_file_that_the_attempt_adds_to_its_positions_is_in_the_first_plan_alone(tmp_path: Path) -> None:
+    job = Job(tmp_path, positions={"kinds": "of the sources"})
+    for number in range(3):
+        job.begin(number)
+    plans = [entry.positions for _, entry in job.log.read() if isinstance(entry, BatchPlanned)]
+    assert [sorted(plan) for plan in plans] == [["kinds", "offsets/0"], ["offsets/1"], ["offsets/2"]]
+    assert job.loop.reached().files["kinds"] == "of the sources"
 
 
 class Time:
