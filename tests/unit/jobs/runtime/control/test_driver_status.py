@@ -199,6 +199,33 @@ def test_the_next_attempt_of_a_driver_has_not_looked_for_input_restored_or_commi
     assert status.heartbeat().metrics.lag_growth is None
 
 
+def test_the_growth_of_the_lag_is_measured_anew_in_the_next_attempt() -> None:
+    now_s = [0.0]
+    status = DriverStatus(lambda: now_s[0])
+    status.begins(1)
+    status.records_wait(0)
+    now_s[0] = 30.0
+    status.records_wait(300)
+    assert status.heartbeat().metrics.lag_growth == 10
+    status.begins(2)
+    now_s[0] = 35.0
+    status.records_wait(350)
+    assert status.heartbeat().metrics.lag_growth is None
+
+
+def test_the_first_rate_of_the_next_attempt_covers_the_time_since_its_restore() -> None:
+    now_s = [0.0]
+    status = DriverStatus(lambda: now_s[0])
+    for attempt in (1, 2):
+        now_s[0] += 10.0
+        status.begins(attempt)
+        now_s[0] += 10.0
+        status.restored(7, COUNTERS)
+        now_s[0] += 2.0
+        commit(status, attempt, 40)
+        assert status.heartbeat().metrics.input_records_per_second == 20
+
+
 def test_waiting_records_that_sources_have_counted_stay_known_in_the_next_attempt_of_a_driver() -> None:
     status = DriverStatus()
     status.begins(1)
