@@ -481,6 +481,35 @@ def test_a_batch_without_the_report_of_each_subtask_is_discarded(runs: Runs, sin
     assert runs.committed.batch_id == 0
 
 
+def test_a_sink_that_cannot_discard_a_failed_batch_does_not_hide_the_failure(
+    runs: Runs, sink: NotedSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: str) -> None:
+        raise SinkUnavailableError("away")
+
+    monkeypatch.setattr(sink, "discard", away)
+    monkeypatch.setattr(runs.runner, "_info", replace(runs.runner._info, ranges=KeyGroupRanges.of_count(8, 2)))
+    with pytest.raises(IncompleteReportsError):
+        runs.run(left=1)
+
+
+def test_a_batch_reports_how_long_its_earlier_tries_have_waited_for_a_sink(
+    monkeypatch: pytest.MonkeyPatch, sink: NotedSink
+) -> None:
+    now_s = [100.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    runs = runs_of(monkeypatch, sink, sink_retries=Retries(60_000, sleep=sleep, awaited=SinkUnavailableError))
+    clocks = dict.fromkeys(("monotonic", "time"), lambda: now_s[0])
+    monkeypatch.setattr(runner_module, "time", SimpleNamespace(**clocks))
+    first = runs.runner.run(cast("Any", "frame"), runs.committed)
+    sink.is_away = 2
+    second = runs.runner.run(cast("Any", "frame"), runs.committed)
+    assert (first.waited_ms, round(second.waited_ms)) == (0, 300), "a tenth of a second, and then twice as long"
+
+
 def test_records_emitted_to_a_sink_count_as_output(runs: Runs) -> None:
     runs.runner.reported = {"write_records": 5, "read_records": 7}
     assert runs.runner.run(cast("Any", "frame"), runs.committed).output_records == 5
