@@ -365,10 +365,10 @@ def test_an_aggregation_by_several_columns_drops_a_result_that_does_not_fit() ->
     assert tested.dead_letters == 1
 
 
-def windows(**options: Any) -> OperatorHarness:
+def windows(allowed_lateness_ms: int = 0, **options: Any) -> OperatorHarness:
     timed = pa.schema([*SCHEMA, ("at", pa.int64())])
     return OperatorHarness(
-        Windowing(TumblingWindows(10), Aggregated(Sum(), pa.int64())),
+        Windowing(TumblingWindows(10), Aggregated(Sum(), pa.int64()), allowed_lateness_ms),
         input=timed,
         key=["user"],
         output={"user": "string", "window_start": "bigint", "window_end": "bigint", "amount": "bigint"},
@@ -384,6 +384,15 @@ def test_windows_drop_failed_records_or_name_them() -> None:
     tested.process(("ada", 1, 1), ("ada", -1, 1), ("ada", 2, 1))
     tested.advance_watermark(9)
     assert tested.take_output() == [("ada", 0, 10, 3)]
+    assert tested.dead_letters == 1
+
+
+def test_a_late_record_whose_window_has_a_result_that_does_not_fit_is_dropped() -> None:
+    tested = windows(allowed_lateness_ms=100, failed_records="drop")
+    tested.process(("ada", 1, 1))
+    tested.advance_watermark(9)
+    tested.process(("ada", 4, 1), ("ada", 2, 1))
+    assert tested.take_output() == [("ada", 0, 10, 1), ("ada", 0, 10, 3)]
     assert tested.dead_letters == 1
 
 
