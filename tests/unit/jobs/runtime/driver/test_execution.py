@@ -9,7 +9,7 @@ import queue
 import time
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 import pytest
@@ -989,6 +989,57 @@ def test_the_attempt_of_a_live_rescale_is_opened_at_the_end_of_the_log_and_annou
     assert (beat.attempt, beat.revision, driver.settings.newest.spec.parallelism) == (4, 6, 4)
     assert not driver.execution.has_opened
     assert following.has_opened
+
+
+class Histories:
+    """In place of a committed state that needs no restore: the schema of its log."""
+
+    positions: ClassVar[dict[str, str]] = {}
+    log_position = 8
+
+    def histories(self) -> dict[str, Any]:
+        return {"count": SimpleNamespace(schema="of the log")}
+
+    def divided(self, specs: Any, position: int) -> Any:
+        assert (len(specs["count"]), position) == (4, 8)
+        return SimpleNamespace(is_empty=True)
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_what_is_prepared_for_a_live_rescale_has_the_jobs_schema_and_is_released_unless_its_attempt_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_opened: bool
+) -> None:
+    driver, notes = Driver(tmp_path), Notes()
+    context = replace(
+        driver.context,
+        assignment=assignment(tmp_path, attempt=4, parallelism=4),
+        spark=cast("Any", SimpleNamespace(sparkContext=None)),
+    )
+    following = driver.execution.following(context)
+    made: list[Any] = []
+
+    def runner_of(*arguments: Any, **_: Any) -> Any:
+        made.append(arguments)
+        return SimpleNamespace(of_query=lambda frame: f"query of {frame}")
+
+    monkeypatch.setattr(execution, "merge_schemas", list)
+    monkeypatch.setattr(execution, "BatchRunner", runner_of)
+    monkeypatch.setattr(execution, "ShippedLogic", lambda *_: notes.of("shipped", "release"))
+    placements = SimpleNamespace(create=lambda _, parallelism: notes.of(f"placement of {parallelism}", "release"))
+    monkeypatch.setattr(execution, "PlacementDataset", placements)
+    monkeypatch.setattr(following, "_sources_of", lambda _: SimpleNamespace(stream=lambda: "stream"))
+    for _ in range(2):
+        following.prepare(cast("Any", Histories()))
+    (arguments,) = made
+    specs = following._places.specs
+    assert arguments[-1] is specs
+    assert [spec.schema for spec in specs[OperatorUid("count")]] == [[None, "of the log"]] * 4
+    assert following._prepared is not None
+    assert following._prepared.frame == "query of stream"
+    following._opened = driver.opened if is_opened else None
+    following.release()
+    following.release()
+    assert notes == ([] if is_opened else ["placement of 4.release", "shipped.release"])
 
 
 def test_a_driver_that_goes_back_answers_the_rescale_with_its_failure(tmp_path: Path) -> None:
