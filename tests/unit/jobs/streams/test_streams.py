@@ -24,7 +24,7 @@ from keyscale import (
 )
 from keyscale.identifiers import Attempt, JobId
 from keyscale.jobs.errors import InvalidSchemaError, InvalidTopologyError, UnionTimestampsError, UnknownColumnError
-from keyscale.jobs.graph.nodes import DAY_MS, OperatorNode, SideOutputNode, Timestamps
+from keyscale.jobs.graph.nodes import DAY_MS, OperatorNode, SideOutputNode, Timestamps, TimestampsNode
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.operators.window_operator import Windowing
 from keyscale.jobs.runtime.batch.runner import RunInfo, subtask_specs
@@ -150,6 +150,19 @@ def test_a_union_of_streams_with_timestamps_in_one_column_has_timestamps(
         "first": Timestamps("at", 5, max_ahead_ms=DAY_MS),
         "other": Timestamps("at", 9, 1000),
     }
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(("user",), ("user",)), (("amount",), ())])
+def test_a_union_has_the_splits_of_its_streams_if_they_have_the_same_columns(
+    builder: TopologyBuilder, columns: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    one, other = (
+        DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), SCHEMA, split), None, split)
+        for split in (("user",), columns)
+    )
+    node = builder._nodes[one.union(other).with_timestamps("at")._node]
+    assert isinstance(node, TimestampsNode)
+    assert node.timestamps.split_columns == expected
 
 
 def test_a_union_of_timestamps_in_different_columns_is_refused(stream: DataStream) -> None:
