@@ -385,14 +385,19 @@ def test_the_first_failed_record_of_each_batch_is_logged(runs: Runs, caplog: pyt
     assert caplog.messages == [expected, expected]
 
 
-def test_a_clock_behind_the_jobs_time_leaves_processing_time_where_it_is(runs: Runs) -> None:
+def test_a_clock_behind_the_jobs_time_leaves_processing_time_where_it_is_and_is_logged_once(
+    runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
     ahead_ms = 10**13
     time = JobTime({OPERATOR: EventTime(5, 4)}, 0, ahead_ms)
     state = runs.committed.after(
         BatchId(0), cast("Any", outcome_of(TaskReport("", OPERATOR, SubtaskIndex(0)))), {}, 2, time
     )
-    runs.runner.run(cast("Any", "frame"), state)
-    assert runs.runner.plans[-1].times[OPERATOR].processing_ms == ahead_ms
+    for _ in range(2):
+        runs.runner.run(cast("Any", "frame"), state)
+        assert runs.runner.plans[-1].times[OPERATOR].processing_ms == ahead_ms
+    (message,) = caplog.messages
+    assert "s behind the processing time that the job has reached" in message
 
 
 def test_a_sink_gets_the_batch_its_attempt_and_the_try(runs: Runs, sink: NotedSink) -> None:
