@@ -417,6 +417,17 @@ def test_a_batch_whose_subtasks_have_a_file_each_is_divided_as_before() -> None:
     assert kafka.with_shares(token, [], 2).shares == 1
 
 
+def test_a_batch_for_an_earlier_topic_is_written_with_the_present_settings_of_the_sink() -> None:
+    config: dict[str, Any] = {"compression.type": "lz4"}
+    tested = KafkaSink("broker:1", "now", staging="/now", config=config, timeout_ms=700, writers=3)
+    token = kafka._Token(JOB, UID, 0, 1, "try", "", topic="before", staging="/before")
+    staged = tested._as_staged(token)
+    assert (staged._topic, staged._staging_path) == ("before", "/before")
+    assert (staged._servers, staged._config, staged._timeout_ms, staged._writers) == ("broker:1", config, 700, 3)
+    assert tested._as_staged(msgspec.structs.replace(token, topic="now", staging="/now")) is tested
+    assert tested._as_staged(kafka._Token(JOB, UID, 0, 1, "try", "")) is tested, "a token of an earlier version"
+
+
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 CHECK = SinkContext(JOB, UID, 0, 9, "check")
 
