@@ -176,6 +176,16 @@ def test_a_sink_that_comes_back_after_the_job_went_back_without_it_loses_the_out
     assert ids(tmp_path / "out") == [*expected_ids(kept), 210, 211, 220, 221], "the next attempt takes nothing back"
 
 
+def test_a_job_that_goes_back_takes_its_later_batches_back_although_their_markers_are_gone(
+    driver: SinkDriver, tmp_path: Path
+) -> None:
+    driver.run_attempt(3)
+    shutil.rmtree(tmp_path / "out" / "_published")
+    driver.go_back(1)
+    driver.start()
+    assert ids(tmp_path / "out") == expected_ids(1)
+
+
 @pytest.mark.parametrize("wrong", ["jsn", "", "json "])
 def test_an_unknown_format_is_refused_where_it_is_declared(wrong: str) -> None:
     with pytest.raises(InvalidTopologyError, match="give one of avro, csv, json, orc, parquet, text, xml"):
