@@ -14,6 +14,7 @@ from keyscale.jobs.graph.nodes import NodeId, SourceNode
 from keyscale.jobs.runtime.batch import job_sources
 from keyscale.jobs.runtime.batch.job_sources import JobSources
 from keyscale.jobs.runtime.batch.source_order import SourceInputs
+from keyscale.state.doors.commits import KINDS_NAME, ORDER_NAME
 from tests.support.spark import played_columns
 from tests.support.spark.played_frame import PlayedFrame, frame_of
 from tests.support.spark.played_jvm import answering, sequence
@@ -116,8 +117,11 @@ def test_a_source_declares_the_inputs_that_it_adds_and_the_kinds_of_all_its_stre
     ]
     assert sources.names() == ["kafka", "kafka", "FileSource[/in]"]
     assert sources.input_uids() == ["both", "both", "files"], "one for each input of the query"
-    positions = sources.positions({"metadata": "m"})
-    assert positions["metadata"] == "m"
+    assert sources.positions({"metadata": "m"}) == {
+        "metadata": "m",
+        ORDER_NAME: '["both","clicks","files"]',
+        KINDS_NAME: '{"both":["kafka","kafka"],"clicks":["kafka"],"files":["FileSource"]}',
+    }
 
 
 def test_records_are_counted_only_where_every_input_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
