@@ -328,6 +328,12 @@ def test_each_thing_that_the_driver_notes_is_told_under_its_own_name() -> None:
     assert (status.heartbeat().metrics.can_sleep, status.heartbeat().metrics.unwatched) == (False, [])
 
 
+def test_the_meanings_of_metrics_are_told_without_gauges() -> None:
+    status = DriverStatus()
+    status.user_metrics_set([], {"orders": "Orders so far."})
+    assert status.heartbeat().metrics.user_help == {"orders": "Orders so far."}
+
+
 def test_records_that_wait_are_known_only_from_sources_that_count() -> None:
     status = DriverStatus()
     assert (status.pending_records, status.is_idle) == (None, False)
