@@ -30,6 +30,7 @@ from keyscale.jobs.sinks import kafka, kafka_output
 from keyscale.jobs.sinks.kafka_output import KafkaOutput, WriteShare
 from keyscale.jobs.sinks.kafka_topics import TopicLimits
 from keyscale.jobs.sinks.kafka_transactions import markers_topic
+from keyscale.jobs.sinks.published import Published
 from keyscale.jobs.sinks.sink import SinkContext
 from tests.support.sinks.driver import JOB, UID, Host, SinkDriver, every_kill
 from tests.support.sinks.file_system import MappedFrame, ModelSession, TableFrame, use_model
@@ -426,6 +427,21 @@ def test_a_batch_for_an_earlier_topic_is_written_with_the_present_settings_of_th
     assert (staged._servers, staged._config, staged._timeout_ms, staged._writers) == ("broker:1", config, 700, 3)
     assert tested._as_staged(msgspec.structs.replace(token, topic="now", staging="/now")) is tested
     assert tested._as_staged(kafka._Token(JOB, UID, 0, 1, "try", "")) is tested, "a token of an earlier version"
+
+
+def test_a_sink_and_its_shares_write_in_the_name_of_the_job_with_the_settings_and_limits_of_the_sink() -> None:
+    config: dict[str, Any] = {"compression.type": "lz4"}
+    tested = KafkaSink("broker:1", TOPIC, staging="/staging", config=config, timeout_ms=700)
+    token, name = kafka._Token(JOB, UID, 4, 9, "try", "", batch_bytes_max=800), f"{JOB}-{UID}"
+    output = tested._output_of(token)
+    assert (output._name, output._uid, output._job_id) == (name, UID, JOB)
+    assert (output._timeout_ms, output._share, output._topic) == (700, None, TOPIC)
+    assert output._settings == tested._settings
+    assert tested._output_of(msgspec.structs.replace(token, batch_bytes_max=900)) is output
+    settings = {**tested._settings, "batch.size": 800}
+    assert tested._share(token, 2) == WriteShare(settings, name, UID, 700, Published(9, 4), TOPIC, 2)
+    small = KafkaSink("broker:1", TOPIC, staging="/staging", config={"batch.size": 500})
+    assert small._producer_settings["batch.size"] == 500
 
 
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
