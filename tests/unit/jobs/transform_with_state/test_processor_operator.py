@@ -283,6 +283,27 @@ def test_list_and_map_elements_expire_separately() -> None:
     ]
 
 
+class Listing(StatefulProcessor):
+    """Registers a timer at each record's amount, and emits all timers of its key."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.handle.registerTimer(row.amount)
+            yield Row(id=key[0], what=str(sorted(self.handle.listTimers())), number=row.amount)
+
+
+def test_a_processor_with_another_time_mode_lists_no_timers_of_the_mode_before() -> None:
+    tested = harness(Listing(), time_mode=TimeMode.PROCESSING_TIME)
+    tested.process(("a", 0, 500), ("a", 0, 600))
+    assert tested.take_output() == [("a", "[500]", 500), ("a", "[500, 600]", 600)]
+    tested = tested.restored(tested.snapshot(), function=TransformWithState(Listing(), TimeMode.EVENT_TIME))
+    tested.process(("a", 0, 700))
+    assert tested.take_output() == [("a", "[700]", 700)]
+
+
 class Begun(CountWords):
     """Counts and sums that begin with the initial state."""
 
