@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from keyscale.jobs.runtime.control.driver_status import IDLE_MS, LAG_AGE_S_MIN, 
 from keyscale.jobs.runtime.driver import backlog as backlog_module
 from keyscale.jobs.runtime.driver.backlog import ASK_SECONDS, Backlog, Reached
 from keyscale.jobs.sources import source_reader
+from keyscale.jobs.sources.positions import BatchPositions
 from keyscale.jobs.sources.source import Source
+from keyscale.jobs.sources.waiting_records import WaitingRecords
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -205,6 +208,27 @@ def test_the_count_of_the_records_that_wait_is_above_what_spark_says_of_its_last
     status.waits_for_input(True)
     clock.now += IDLE_MS / 1000 + 1
     assert waiting(status) == 40, "a job with an interval waits although its sources have records"
+
+
+@pytest.mark.parametrize(("reached", "expected"), [({"a": (0, 5)}, [(0.0, ["a"]), (30.0, ["a"])]), ({}, [(0.0, [])])])
+def test_a_source_is_asked_for_new_splits_once_per_interval_and_where_a_job_begins_only_once(
+    reached: dict[str, tuple[int, int]], expected: list[Any]
+) -> None:
+    asked: list[Any] = []
+    now_s = [0.0]
+
+    def discover(known: Any) -> dict[str, int]:
+        asked.append((now_s[0], sorted(known)))
+        return {}
+
+    source: Any = SimpleNamespace(
+        discovery_interval_ms=30_000, discover=discover, latest=lambda positions, _: {**positions}
+    )
+    waiting = WaitingRecords(source, lambda: now_s[0])
+    committed = json.dumps(BatchPositions(reached).to_json()) if reached else None
+    for now_s[0] in (0.0, 3.0, 29.9, 30.0, 31.0):
+        waiting.ask(committed, None)
+    assert asked == expected
 
 
 def test_a_source_that_cannot_be_copied_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
