@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partialmethod
 from pathlib import Path
@@ -104,6 +105,28 @@ def test_an_uploaded_part_keeps_the_times_of_its_link_and_adds_those_of_its_uplo
     assert stored.acknowledged_at_ms > 5
     assert sum(linked.sizes.entries) == 10
     assert stored.uploaded_bytes > 0
+
+
+def test_the_synchronous_part_of_a_snapshot_ends_before_the_sizes_of_its_key_groups_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [10.0]
+
+    class State:
+        def snapshot(self, checkpoint_id: int, *, clock: str) -> Any:
+            now_s[0] += 2
+            return f"checkpoint {checkpoint_id} at {clock}"
+
+        def key_group_sizes(self) -> Any:
+            now_s[0] += 5
+            return "sizes"
+
+    monkeypatch.setattr(subtask_jobs, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    places = SimpleNamespace(specs={"one": ()}, held=lambda *_: nullcontext(State()))
+    task = subtask_jobs.SnapshotSubtasks(*cast("Any", (places, {"one": "start"}, 7, {"one": "the time of one"})))
+    (linked,) = pickle.loads(task(SubtaskIndex(0)))  # noqa: S301 - pickled here
+    assert (linked.uid, linked.snapshot, linked.sizes) == ("one", "checkpoint 7 at the time of one", "sizes")
+    assert linked.sync_ms == 2000
 
 
 def test_without_a_watermark_nothing_expires_by_event_time() -> None:
