@@ -261,6 +261,27 @@ def test_a_batch_whose_move_is_made_and_reported_as_failed_is_published(
     assert ids(tmp_path / "out") == expected_ids(0)
 
 
+def test_a_marker_is_written_before_the_marker_before_it_is_deleted(
+    driver: SinkDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, noted = driver.run_attempt(0), list[str]()
+    touch, delete = ModelDirectory.touch, ModelDirectory.delete
+
+    def touched(place: ModelDirectory, name: str) -> None:
+        noted.append(f"write {name}")
+        touch(place, name)
+
+    def deleted(place: ModelDirectory) -> None:
+        noted.append(f"delete {place.path.rpartition('/')[2]}")
+        delete(place)
+
+    token = sink.prepare(driver.frame(1, 1), driver.context(1))
+    monkeypatch.setattr(ModelDirectory, "touch", touched)
+    monkeypatch.setattr(ModelDirectory, "delete", deleted)
+    sink.publish(token)
+    assert [each for each in noted if each.endswith((".0", ".1"))] == ["write 1.1", "delete 1.0"]
+
+
 def test_publishing_again_changes_nothing_even_when_a_reader_has_taken_the_batch(
     driver: SinkDriver, tmp_path: Path
 ) -> None:
