@@ -67,10 +67,12 @@ class ReduceOperator(Operator):
         names = tuple(self._schema.names)
         outputs: list[Row] = []
         at = 0
+        can_change = any(map(pa.types.is_nested, self._schema.types))
+        copied = deepcopy if self.failed.keeps_batch and can_change else _as_it_is
 
         def reduced_at(before: Row, row: Row) -> Row | None:
             try:
-                reduced = self._row_type(tuple_of(self._reduce(before, row), names))
+                reduced = self._row_type(tuple_of(self._reduce(copied(before), row), names))
                 if self.failed.keeps_batch:
                     self._check.check([reduced])
             except Exception as error:
@@ -147,12 +149,12 @@ class AggregateOperator(Operator):
         results: list[Any] = [None] * batch.num_rows
         rows = list(map(self._row_type, tuples_of(batch, self._info.input_columns)))
         at = 0
+        copied = deepcopy if self.failed.keeps_batch else _as_it_is
 
-        def added(row: Row, accumulator: Any) -> tuple[Any, Any] | None:
+        def added(row: Row, before: Any) -> tuple[Any, Any] | None:
+            accumulator = function.create_accumulator() if before is None else copied(before)
             try:
-                # Keeps the accumulator before the record: `add` may change it in place, and then fail.
-                given = deepcopy(accumulator) if self.failed.keeps_batch else accumulator
-                changed = function.add(row, given)
+                changed = function.add(row, accumulator)
                 result = tuple_of(function.get_result(changed), names)
                 if self.failed.keeps_batch:
                     self._check.check([result])
@@ -169,13 +171,9 @@ class AggregateOperator(Operator):
             # Key by key: an accumulator may be an object that every `add` changes, and it is stored only at the end.
             order = sorted(enumerate(groups.tolist()), key=itemgetter(1))
             for group, occurrences in groupby(order, key=itemgetter(1)):
-                accumulator = held[group]
-                if accumulator is None:
-                    accumulator = function.create_accumulator()
                 for at, _ in occurrences:
-                    if (after := added(rows[at], accumulator)) is not None:
-                        accumulator, results[at] = after
-                held[group] = accumulator
+                    if (after := added(rows[at], held[group])) is not None:
+                        held[group], results[at] = after
             return self._stored(held)
 
         keys = [batch.column(name) for name in key_columns]
@@ -193,3 +191,11 @@ class AggregateOperator(Operator):
             reason = str(error)
         # Outside the handler: the error's context may quote a value.
         raise SerializationError(f"the accumulator is declared {self._type}: {reason}")
+
+
+def _as_it_is(value: Any) -> Any:
+    """Returns the value itself, where no record is dropped.
+
+    Where records are dropped, functions get a copy: a function may change a value in place, and then fail.
+    """
+    return value

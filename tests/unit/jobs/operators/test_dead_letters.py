@@ -344,6 +344,33 @@ def test_a_dropped_record_leaves_an_accumulator_that_changes_in_place_as_it_was(
     assert tested.dead_letters == 3
 
 
+def joined_in_place(left: Row, right: Row) -> Row:
+    left.amounts.extend(right.amounts)
+    if right.amounts[-1] < 0:
+        raise DebtError("below zero")
+    return left
+
+
+def test_a_dropped_record_leaves_a_reduced_record_that_changes_in_place_as_it_was() -> None:
+    schema = pa.schema([("user", pa.string()), ("amounts", pa.list_(pa.int64()))])
+    tested = OperatorHarness(
+        Reduce(joined_in_place, None), input=schema, key=["user"], output=schema, failed_records="drop"
+    )
+    tested.process(("ada", [1]), ("ada", [-1]))
+    tested.process(("ada", [4]), ("ada", [-2]))
+    assert [value for _, value in tested.state("reduced")] == [{"user": "ada", "amounts": [1, 4]}]
+    assert tested.dead_letters == 2
+
+
+def test_a_key_whose_records_are_all_dropped_has_no_accumulator() -> None:
+    output = {"user": "string", "amount": "bigint"}
+    tested = OperatorHarness(
+        Aggregate(Sum(), pa.int64(), None), input=SCHEMA, key=["user"], output=output, failed_records="drop"
+    )
+    tested.process(("ada", -1), ("grace", 1), ("ada", -2))
+    assert [(stored.key, value) for stored, value in tested.state("accumulator")] == [(("grace",), 1)]
+
+
 @pytest.mark.parametrize("logic", [Reduce(less, None), Aggregate(Sum(), pa.int64(), None)])
 def test_a_batch_of_dropped_records_alone_emits_nothing(logic: Any) -> None:
     output = {"user": "string", "amount": "bigint"}
