@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import resource
 import signal
@@ -23,6 +24,7 @@ from keyscale.api.launching import launcher as launching
 from keyscale.api.launching import supervisor
 from keyscale.api.launching.driver_log import LOG_FILE, LogWriter
 from keyscale.api.launching.driver_start import DriverStart
+from keyscale.api.launching.isolation import Isolation, JobUser
 from keyscale.api.launching.launcher import Launcher, Seen
 from keyscale.api.launching.processes import ProcessState, kill_all, strays_of
 from keyscale.api.launching.supervisor import Output
@@ -184,6 +186,121 @@ def test_a_run_is_launched_once_its_record_is_stored_by_a_spare_or_a_process_of_
     cold = [(directory, ["driver"], given, ["enclosed", "job-4"])]
     assert steps == (begun if taken_by == "spare" else begun + cold)
     assert launcher.inspect(attempt).state is (DEAD if taken_by is None else STARTING)
+
+
+@pytest.mark.parametrize(
+    ("store_url", "has_user"), [("file:///of-the-job", True), ("s3://of-the-job", True), ("file:///of-the-job", False)]
+)
+def test_a_driver_is_started_with_the_run_the_store_and_the_secrets_of_its_own_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store_url: str, *, has_user: bool
+) -> None:
+    secrets = JobSecrets({f"KEYSCALE_JOB_SECRET_{name}": f"of-{name}" for name in ("ORDERS", "BILLS")})
+    settings = Settings(home=tmp_path, store_url="file:///of-new-jobs", job_secrets=secrets)
+    launcher, run = Launcher(settings), tmp_path / "runs" / "job" / "3"
+    for number in (3, 5):
+        launcher.prepare("job", number)
+    user, reader = JobUser(JOB_USER, 7), JobUser(JOB_USER, 7, further_gids=(8,))
+    readers = {(Path("/of-the-job"), "the grant", user): reader}
+    monkeypatch.setattr(Isolation, "user", lambda _, holder: user if has_user and holder.id == "job" else None)
+    monkeypatch.setattr(launching, "_reader_of_others", lambda *of: readers[of])
+    monkeypatch.setattr(launcher, "place_libraries", lambda *of: {("brought", run): "the libraries"}[of])
+    monkeypatch.setattr(launching, "driver_environment", lambda *given, **more: {"GIVEN": (given, more)})
+    monkeypatch.setattr(launching, "driver_command", lambda *given, **more: [given, more])
+    job, revision = Job(id="job", store_url=store_url), Revision(spec={"artifact_id": "a", "secrets": ["ORDERS"]})
+    attempt = Attempt(job_id="job", number=5, run=3)
+    brought: Any = "brought"
+    granted: Any = "the grant"
+    start = launcher.start_of(job, revision, attempt, brought, granted)
+    expected_user = None if not has_user else reader if store_url.startswith("file:") else user
+    given = (settings, (run / "token").read_text(), run / "work", os.environ, secrets.environment_of(["ORDERS"]))
+    more = {"store_url": store_url, "user": expected_user, "libraries": "the libraries"}
+    assert start.directory == run
+    assert start.command == [(settings, job, revision, attempt, run / "work"), {"libraries": "the libraries"}]
+    assert start.variables == {
+        "GIVEN": (given, more),
+        "KEYSCALE_ATTEMPT": "job:5",
+        "KEYSCALE_JOB_STORE_URL": store_url,
+    }
+
+
+@pytest.mark.parametrize(
+    ("user", "master", "store"),
+    [
+        (JobUser(JOB_USER, 7), "local", "file://{}/objects"),
+        (None, "local", "file://{}/objects"),
+        (JobUser(JOB_USER, 7), "local", "s3://bucket"),
+        (JobUser(JOB_USER, 7), "spark://master:7077", "file://{}/objects"),
+    ],
+    ids=["a user of its own", "the control plane's user", "a remote store", "a cluster"],
+)
+def test_the_directories_that_a_driver_writes_are_its_users_and_only_its_objects_may_be_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: JobUser | None, master: str, store: str
+) -> None:
+    steps: list[Any] = []
+    monkeypatch.setattr(launching, "make_directory", lambda path, **how: steps.append(("made", path, how)))
+    monkeypatch.setattr(launching, "give_to", lambda *of: steps.append(("given", *of)))
+    monkeypatch.setattr(launching, "let_enter", lambda path: steps.append(("entered", path)))
+    launcher = Launcher(Settings(home=tmp_path, store_url="file:///of-new-jobs", spark_master=master))
+    run, objects = tmp_path / "runs" / "job" / "1", tmp_path / "objects"
+    launcher._make_directories_of_job(Job(id="job", store_url=store.format(tmp_path)), run / "work", user)
+    expected: list[Any] = [("made", run / "tmp", {"owner": user})]
+    if master == "local":
+        own = [run / "work", run.parent / "state", *([objects / "job"] if "file" in store else [])]
+        expected += [("entered", objects)] if user is not None and "file" in store else []
+        owner = user or JobUser(os.geteuid(), os.getegid())
+        for directory in own:
+            expected += [] if user is None else [("given", directory, user)]
+            expected.append(("made", directory, {"owner": owner, "is_shared": directory == objects / "job"}))
+    assert steps == expected
+
+
+SPARE = "a" * 32
+
+
+@pytest.mark.parametrize("spare", [SPARE, ""])
+def test_a_run_ends_with_its_spare_its_users_strays_and_its_enclosure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: str
+) -> None:
+    steps: list[Any] = []
+    enclosures: Any = SimpleNamespace(remove=lambda run: steps.append(("enclosure", run)))
+    launcher = Launcher(Settings(home=tmp_path, store_url="file:///store"), enclosures=enclosures)
+    run = tmp_path / "runs" / "job" / "4"
+    run.mkdir(parents=True)
+    (run / "process.json").write_text(json.dumps({"pid": 5, "started_at_s": 1.0, "spare": spare}))
+    work = tmp_path / "spares" / spare / "work" if spare else run / "work"
+    owners = {work: JOB_USER} if spare else {}
+    monkeypatch.setattr(launching, "owner_of", owners.get)
+    monkeypatch.setattr(launching, "processes_of", lambda *of: ("processes", *of))
+    monkeypatch.setattr(launching, "strays_of", lambda uid: ("strays", uid))
+    monkeypatch.setattr(launching, "kill_all", steps.append)
+    monkeypatch.setattr(launcher.spares, "remove", lambda name: steps.append(("spare", name)))
+    process: Any = SimpleNamespace(poll=lambda: None)
+    launcher._launched = {("job", 4): (1.0, process), ("job", 5): (1.0, process), ("other", 4): (1.0, process)}
+    launcher.clean_up("job", 4)
+    ended = [("processes", run, JOB_USER, work), ("strays", JOB_USER)] if spare else [("processes", run, None, work)]
+    assert steps == [*ended, ("enclosure", "job-4"), ("spare", spare)]
+    assert set(launcher._launched) == {("job", 5), ("other", 4)}, "other runs are still watched"
+    steps.clear()
+    (run / LOG_FILE).write_bytes(b"x" * 100)
+    size_bytes = (run / "process.json").stat().st_size + 100
+    assert (launcher.remove_run("job", 4), steps, run.exists()) == (size_bytes, ended, False)
+
+
+def test_an_attempt_is_of_this_host_from_any_home(launcher: Launcher) -> None:
+    places = [launcher.place, f"{launcher.host}:/another-home", "elsewhere:/home", None]
+    found = [launcher.is_of_this_host(Attempt(job_id="job", number=1, launched_on=place)) for place in places]
+    assert found == [True, True, False, False]
+
+
+def test_supervisors_that_have_ended_are_collected_before_the_processes_are_listed(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    process: Any = SimpleNamespace(poll=lambda: steps.append("collected"))
+    launcher._launched = {("job", 1): (1.0, process), ("job", 2): (1.0, None), ("job", 3): (1.0, process)}
+    monkeypatch.setattr(launching.psutil, "pids", lambda: steps.append("listed") or [5, 6])
+    assert launcher.living() == {5, 6}
+    assert steps == ["collected", "collected", "listed"]
 
 
 def test_a_run_gets_its_libraries_and_the_libraries_of_other_runs_stay(
