@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 import psutil
 import pytest
 
-from keyscale.api.launching import spare_supervisor
+from keyscale.api.launching import spare_drivers, spare_supervisor
 from keyscale.api.launching.driver_start import DriverStart, StartPattern
+from keyscale.api.launching.isolation import JobUser
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.processes import ProcessState, read_supervisor
 from keyscale.api.launching.spare_drivers import Spare, SpareDrivers
@@ -24,7 +25,7 @@ from keyscale.api.launching.supervisor import DRIVER_USER_VARIABLE
 from keyscale.api.settings import Settings
 from keyscale.db.models import Attempt
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
-from keyscale.jobs.protocol.spare import READY, TAKEN
+from keyscale.jobs.protocol.spare import READY, SPARE_VARIABLE, TAKEN
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -296,6 +297,59 @@ def test_the_spares_of_a_deleted_jobs_user_end_and_all_others_wait_on(tmp_path: 
     assert [path.name[0] for path in tmp_path.iterdir()] == ["b"]
     spares.end_all()
     assert (spares.living(), spares.has_directories) == ([], False)
+
+
+@pytest.mark.parametrize("user", ["5:6:7", None])
+def test_a_spare_starts_in_directories_of_its_user_with_a_quota_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str | None
+) -> None:
+    steps: list[Any] = []
+    enclosures: Any = SimpleNamespace(
+        variables=lambda name: {"QUOTA": f"of {name}"}, command=lambda name: ["enclosed", name]
+    )
+    supervisor: Any = PlayedSupervisor()
+    monkeypatch.setattr(spare_drivers, "make_directory", lambda path, **how: steps.append((path, how)))
+    monkeypatch.setattr(spare_drivers, "start_spare", lambda *given: steps.append(given) or supervisor)
+    monkeypatch.setattr(spare_drivers, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    name = 32 * "a"
+    monkeypatch.setattr(spare_drivers, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=name)))
+    of_user = {} if user is None else {DRIVER_USER_VARIABLE: user}
+    pattern = StartPattern(("driver", "-v"), frozenset({"A": "b", **of_user}.items()))
+    spares, directory = SpareDrivers(tmp_path, enclosures), tmp_path / name
+    spares.start(pattern)
+    owner = None if user is None else JobUser(5, 6)
+    variables = {"A": "b", **of_user, SPARE_VARIABLE: "1", "QUOTA": f"of {name}"}
+    assert steps == [
+        (tmp_path, {"enter": user is not None}),
+        (directory, {"enter": user is not None}),
+        (directory / "work", {"owner": owner}),
+        (directory / "tmp", {"owner": owner}),
+        (directory, ["driver", "-v"], variables, ["enclosed", name]),
+    ]
+    assert spares._spares == [Spare(name, directory, pattern, supervisor, 7.0)]
+
+
+def test_spares_that_end_by_themselves_are_counted_until_one_is_warm_and_only_the_named_one_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spares = SpareDrivers(tmp_path, cast("Any", SimpleNamespace(remove=lambda _: None)))
+    monkeypatch.setattr(spare_drivers, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    supervisors = {letter: PlayedSupervisor() for letter in "abcd"}
+    for letter, supervisor in supervisors.items():
+        directory = tmp_path / (letter * 32)
+        directory.mkdir()
+        pattern = StartPattern((letter,), frozenset())
+        spares._spares.append(Spare(directory.name, directory, pattern, cast("Any", supervisor), 0.0))
+    for letter in "ab":
+        supervisors[letter].returncode = 1
+        spares.living()
+    assert (spares.failures, spares.failed_at_s) == (2, 7.0)
+    (tmp_path / (32 * "d") / "ready").touch()
+    spares.living()
+    assert spares.failures == 0
+    spares.end(32 * "c")
+    assert (supervisors["c"].ended[0], supervisors["d"].ended) == ("kill", [])
+    assert [spare.name[0] for spare in spares.living()] == ["d"]
 
 
 def test_spares_end_with_their_control_plane(launcher: Launcher, tmp_path: Path) -> None:
