@@ -4,22 +4,25 @@ import os
 import pwd
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from keyscale.api.errors import JobUserError, SettingInvalidError
 from keyscale.api.launching import isolation
-from keyscale.api.launching.isolation import Isolation, JobUser, isolation_of, local_directory, make_directory
+from keyscale.api.launching.isolation import (
+    Isolation,
+    JobUser,
+    UserHolder,
+    isolation_of,
+    local_directory,
+    make_directory,
+)
 from keyscale.api.launching.user_register import UserRegister
 from keyscale.api.settings import Settings
 from keyscale.db.models import Job
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from keyscale.api.launching.isolation import UserHolder
 
 ALL_USERS = [(0, 1 << 32)]
 NOBODY = 65534
@@ -97,6 +100,19 @@ def test_a_directory_is_its_owners_alone_and_a_link_in_its_place_is_not_followed
         make_directory(tmp_path / "link")
 
 
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [({}, 0o700), ({"is_shared": True}, 0o750), ({"enter": True}, 0o711), ({"enter": True, "is_shared": True}, 0o751)],
+)
+def test_a_shared_directory_keeps_the_right_of_its_group_to_read(
+    tmp_path: Path, options: dict[str, bool], mode: int
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own").chmod(0o777)
+    make_directory(tmp_path / "own", **options)
+    assert (tmp_path / "own").stat().st_mode & 0o777 == mode
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_a_jobs_directory_belongs_to_its_user(tmp_path: Path) -> None:
     make_directory(tmp_path / "job", owner=JobUser(NOBODY, NOBODY))
@@ -107,6 +123,19 @@ def test_a_jobs_directory_belongs_to_its_user(tmp_path: Path) -> None:
 def test_only_a_store_of_files_is_a_directory() -> None:
     assert str(local_directory("file:///a/b%20c")) == "/a/b c"
     assert local_directory("s3://bucket/prefix") is None
+
+
+def test_a_jobs_user_owns_its_places_and_has_the_group_of_its_account_and_the_group_of_all_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "_account", lambda uid: SimpleNamespace(pw_gid=uid + 1000))
+    found = decided(tmp_path, job_group=44)
+    holder = found.holder(Job(id="j", user_number=3, store_url="file:///objects"))
+    assert holder == UserHolder("j", 3, (tmp_path / "runs" / "j", Path("/objects/j")))
+    assert found.user(holder) == JobUser(50_003, 51_003, 44)
+    assert found.holder(Job(id="j", user_number=3, store_url="s3://b")).places == (tmp_path / "runs" / "j",)
+    assert Isolation().user(holder) is None
+    assert [JobUser(1, 2, 3, (4, 5)).text, JobUser(1, 2, None, (4,)).text] == ["1:2:3:4:5", "1:2:4"]
 
 
 @pytest.mark.parametrize(
