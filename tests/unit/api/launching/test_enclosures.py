@@ -18,7 +18,7 @@ from keyscale.api.launching import enclosures, launcher, supervisor
 from keyscale.api.launching.driver_log import LOG_FILE, LogWriter
 from keyscale.api.launching.enclosures import NO_ENCLOSURES, Enclosures, cgroup_of_jobs, enclosures_here, own_cgroup
 from keyscale.api.launching.isolation import Isolation
-from keyscale.api.launching.quota_means import Means, QuotaMeans
+from keyscale.api.launching.quota_means import Means, QuotaHost, QuotaMeans
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES
 from keyscale.api.settings import Settings
 from keyscale.db.models import Attempt, Job, Revision
@@ -182,6 +182,34 @@ def test_a_host_is_asked_for_an_enclosure_only_if_a_quota_needs_one(
     assert enclosures_here(Settings(home=tmp_path), Isolation()).means.enclosure is Means.NONE
     users = enclosures_here(Settings(home=tmp_path, job_quota=JobQuota(processes_max=300)), Isolation(50_000, 10))
     assert users.means.statement["processes"] == "300 per job, by the job's user"
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_the_means_are_chosen_by_all_that_the_host_offers(
+    group: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_named: bool
+) -> None:
+    asked: list[Any] = []
+
+    def decide(quota: JobQuota, host: QuotaHost) -> QuotaMeans:
+        asked.append((quota, host))
+        return QuotaMeans(quota, Means.SYSTEMD, host.has_users)
+
+    monkeypatch.setattr(enclosures, "own_cgroup", lambda *_: group)
+    monkeypatch.setattr(enclosures, "_has_systemd", lambda: True)
+    monkeypatch.setattr(enclosures, "quota_means_of", decide)
+    settings = Settings(home=tmp_path, job_quota=QUOTA, job_cgroup=group if is_named else None)
+    made = enclosures_here(settings, Isolation(50_000, 10))
+    host = QuotaHost(
+        has_users=True,
+        has_systemd=not is_named,
+        cgroup=group,
+        is_cgroup_named=is_named,
+        controllers=CONTROLLERS | {"cpuset", "io"},
+        is_writable=True,
+    )
+    assert asked == [(QUOTA, host)]
+    assert made.means == QuotaMeans(QUOTA, Means.SYSTEMD, has_users=True)
+    assert not (group / "keyscale-jobs").exists(), "systemd makes the cgroups"
 
 
 @pytest.mark.parametrize(
