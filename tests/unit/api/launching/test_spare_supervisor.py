@@ -101,6 +101,33 @@ def test_a_spare_waits_until_its_driver_is_warm_and_its_run_comes(
     assert (heard, (stdin.directory / "ready").exists()) == ([True], True)
 
 
+def test_the_first_process_of_the_spares_session_that_connects_is_its_driver(
+    stdin: Input, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process: Any = SimpleNamespace(poll=lambda: None)
+    driver = Driver(process, threading.current_thread(), stdin.listener)
+    session = os.getpid() + 1
+    monkeypatch.setattr(spare_supervisor, "_session_of", lambda _: session)
+
+    def connected() -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        made.connect(stdin.address)
+        made.setblocking(False)
+        driver.accept()
+        return made
+
+    with connected() as stranger:
+        assert (driver.connection, stranger.recv(1)) == (None, b"")
+    session = os.getpid()
+    with connected() as own, connected() as second:
+        assert driver.connection is not None
+        assert second.recv(1) == b""
+        own.sendall(READY)
+        assert driver.hears()
+        assert driver.is_ready
+        driver.connection.close()
+
+
 def test_a_spare_whose_driver_ends_is_over_unless_a_run_has_come(stdin: Input) -> None:
     with socket.socket(socket.AF_UNIX) as driver:
         driver.connect(stdin.address)
