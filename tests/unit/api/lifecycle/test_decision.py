@@ -14,6 +14,7 @@ from keyscale.api.lifecycle.outcomes import FAILURES_MAX
 from keyscale.api.lifecycle.steps import (
     Cause,
     CheckSavepoint,
+    CompleteStart,
     CreateAttempt,
     EndAttempt,
     FailJob,
@@ -152,6 +153,38 @@ def test_a_silent_driver_of_another_host_is_replaced_for_it_cannot_be_killed() -
     assert step_of(job(active=replace(away, silent_ms=TIMEOUTS.silence_ms))) is None
 
 
+@pytest.mark.parametrize(
+    ("facts", "running", "expected"),
+    [
+        ({}, {}, CompleteStart()),
+        ({"has_failure": True}, {"first_commit_at_ms": 6}, CompleteStart()),
+        ({}, {"has_run_input": False, "waits_for_input": True}, CompleteStart()),
+        ({"is_starting": False}, {}, None),
+        ({}, {"has_run_input": False}, None),
+        ({}, {"restored_at_ms": None}, None),
+        ({"status": JobStatus.RESTARTING, "restarts": 1}, {}, ShowStatus(JobStatus.RUNNING)),
+    ],
+)
+def test_a_start_is_complete_when_the_driver_has_processed_input_or_found_none(
+    facts: dict[str, Any], running: dict[str, Any], expected: object
+) -> None:
+    active = attempt(**{"restored_at_ms": 5, "has_run_input": True, **running})
+    assert step_of(job(**{"is_starting": True, "active": active, **facts})) == expected
+
+
+def test_a_second_driver_that_no_change_needs_is_ended() -> None:
+    assert step_of(job(standby=attempt(2))) == EndAttempt(2)
+    assert step_of(job(status=JobStatus.SUBMITTING, standby=attempt(2))) == EndAttempt(2)
+
+
+def test_a_driver_that_hangs_is_killed_before_anything_else_and_the_one_that_runs_the_job_first() -> None:
+    hung = {"silent_ms": TIMEOUTS.silence_ms + 1}
+    cancelled = job(desired=DesiredState.CANCELLED, active=attempt(**hung), standby=attempt(2, **hung))
+    assert step_of(cancelled) == Kill(1)
+    assert step_of(replace(cancelled, active=attempt())) == Kill(2)
+    assert step_of(replace(cancelled, active=attempt(), standby=attempt(2))) == EndAttempt(1)
+
+
 # --- cleaning up ---------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +200,30 @@ def test_an_ended_attempt_that_is_suspended_is_killed_at_once() -> None:
 
 def test_an_attempt_of_which_nothing_is_left_is_reaped() -> None:
     assert step_of(job(ended=(lost(7),))) == MarkReaped(7)
+
+
+@pytest.mark.parametrize(
+    ("process", "in_time", "late"),
+    [
+        (ProcessState.ALIVE, None, Kill(7)),
+        (ProcessState.UNKNOWN, None, MarkReaped(7)),
+        (ProcessState.UNLAUNCHED, MarkReaped(7), MarkReaped(7)),
+        (ProcessState.DEAD, MarkReaped(7), MarkReaped(7)),
+        (ProcessState.SUSPENDED, Kill(7), Kill(7)),
+    ],
+)
+def test_what_is_left_of_an_ended_attempt_is_killed_only_where_it_can_be(
+    process: ProcessState, in_time: object, late: object
+) -> None:
+    ended = attempt(7, process=process, state_age_ms=TIMEOUTS.exit_ms)
+    waiting = attempt(6, state_age_ms=0)
+    assert step_of(job(ended=(waiting, ended))) == in_time
+    assert step_of(job(ended=(waiting, replace(ended, state_age_ms=TIMEOUTS.exit_ms + 1)))) == late
+
+
+def test_what_is_left_of_an_ended_attempt_waits_for_what_the_user_wants_and_sees() -> None:
+    assert step_of(job(desired=DesiredState.CANCELLED, ended=(lost(7),))) == EndAttempt(1)
+    assert step_of(job(status=JobStatus.SUBMITTING, ended=(lost(7),))) == ShowStatus(JobStatus.RUNNING)
 
 
 # --- stopping -------------------------------------------------------------------------------------------------------
@@ -274,3 +331,26 @@ def test_a_cancelled_job_is_stopped_when_nothing_of_it_is_left() -> None:
 def test_a_settled_job_is_left_alone(status: JobStatus) -> None:
     settled = job(status=status, desired=DesiredState.STOPPED, active=None, stop=command(CommandStatus.FAILED))
     assert step_of(settled) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "settled"),
+    [(JobStatus.SAVEPOINTING, SettleJob(JobStatus.STOPPED)), (JobStatus.STOPPED, None), (JobStatus.FAILED, None)],
+)
+def test_a_job_that_must_not_run_has_no_driver_left_before_it_is_stopped(
+    status: JobStatus, settled: SettleJob | None
+) -> None:
+    both = job(status=status, desired=DesiredState.STOPPED, active=attempt(3), standby=attempt(4))
+    assert step_of(both) == EndAttempt(3)
+    assert step_of(replace(both, active=None)) == EndAttempt(4)
+    assert step_of(replace(both, active=None, standby=None)) == settled
+
+
+def test_a_job_whose_input_ends_while_it_stops_is_finished() -> None:
+    assert step_of(stopping(active=attempt(driver_state=DriverState.FINISHED))) == SettleJob(JobStatus.FINISHED)
+
+
+def test_a_savepoint_that_fails_without_a_reason_is_named_all_the_same() -> None:
+    step = step_of(stopping(stop=command(CommandStatus.FAILED)))
+    assert isinstance(step, ResumeJob)
+    assert (step.failure["code"], step.failure["message"]) == ("SAVEPOINT_FAILED", "the savepoint failed")
