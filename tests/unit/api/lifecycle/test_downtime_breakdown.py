@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from keyscale.api.lifecycle.downtime_breakdown import note_progress, stopped_at_ms, timed_steps, usual_waiting
+from keyscale.api.lifecycle.downtime_breakdown import (
+    note_progress,
+    prepared_ms,
+    stopped_at_ms,
+    timed_steps,
+    times_of,
+    usual_waiting,
+)
 from keyscale.db.models import Attempt, Operation
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.vocabulary import RescaleMode, RescalePhase
@@ -98,3 +105,31 @@ def test_what_arrives_while_a_batch_runs_is_no_backlog_of_a_change() -> None:
     assert usual_waiting({"lag_records": 5}) == 5
     assert usual_waiting({"lag_records": None, "input_rate": 220.0, "batch_duration_ms": 5000.0}) is None
     assert usual_waiting({}) is None
+
+
+LIVE = RescaleMode.LIVE
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param({"rescale_mode": LIVE, "live": {"began_at_ms": 1000, "prepared_at_ms": 1400}}, 400, id="live"),
+        pytest.param({"rescale_mode": LIVE, "live": {"began_at_ms": 1400, "prepared_at_ms": 1000}}, 0, id="clock back"),
+        pytest.param({"rescale_mode": LIVE, "live": {"began_at_ms": 1000}}, None, id="live, not ready"),
+        pytest.param({"rescale_mode": LIVE, "live": {"prepared_at_ms": 1000}}, None, id="live, not begun"),
+        pytest.param({"rescale_mode": LIVE, "times": {"launched_at_ms": 1, "attached_at_ms": 2}}, None, id="live only"),
+    ],
+)
+def test_a_live_rescale_prepares_until_its_subtasks_are_ready(facts: dict[str, Any], expected: int | None) -> None:
+    assert prepared_ms(Operation(stopped_at_ms=5000, **facts)) == expected
+
+
+def test_a_change_keeps_every_time_of_its_driver() -> None:
+    driver = Attempt(launched_at_ms=1, attached_at_ms=2, restored_at_ms=3, first_commit_at_ms=None, settled_at_ms=5)
+    assert times_of(driver) == {
+        "launched_at_ms": 1,
+        "attached_at_ms": 2,
+        "restored_at_ms": 3,
+        "first_commit_at_ms": None,
+    }
+    assert times_of(None) is None
