@@ -465,3 +465,76 @@ def test_a_phase_that_has_ended_keeps_its_end_and_none_waits_any_more() -> None:
         {"phase": "SAVEPOINT", "started_at_ms": 3, "ended_at_ms": 9},
     ]
     assert phases[1]["ended_at_ms"] is None, "a row is changed by a new value"
+
+
+WHY = {"code": "X", "message": "disk full"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "command", "why", "job_status", "ending"),
+    [
+        (OperationKind.CANCEL, None, None, "STOPPED", ("cancel: completed", None)),
+        (OperationKind.CANCEL, None, WHY, "FAILED", ("cancel: completed", None)),
+        (OperationKind.STOP, CommandStatus.COMPLETED, None, "STOPPED", ("stop: completed", None)),
+        (OperationKind.STOP, CommandStatus.COMPLETED, WHY, "FAILED", ("stop: failed: X", WHY)),
+        (OperationKind.STOP, CommandStatus.FAILED, None, "STOPPED", ("stop: failed: JOB_ENDED", "the job is STOPPED")),
+        (OperationKind.START, None, None, "FINISHED", ("start: completed", None)),
+        (OperationKind.START, None, None, "STOPPED", ("start: cancelled", None)),
+        (OperationKind.START, None, WHY, "FAILED", ("start: failed: X", WHY)),
+        (OperationKind.RESTART, None, None, "FINISHED", ("restart of revision 7: failed: JOB_ENDED", "FINISHED")),
+    ],
+)
+def test_an_operation_that_goes_on_ends_with_its_job_as_what_was_asked_for_came_about(
+    kind: OperationKind,
+    command: CommandStatus | None,
+    why: dict[str, str] | None,
+    job_status: str,
+    ending: tuple[str, Any],
+) -> None:
+    made, rows = taking(kind), Rows()
+    made.command_status, made.to_revision = command, 7
+    operation_results.end_with_job(session(rows), made, why, job_status=job_status)
+    message, failure = ending
+    [event] = rows.added
+    assert (event.job_id, event.at_ms, event.message) == ("job", NOW_MS, message)
+    assert (event.kind, event.details["operation_id"]) == (f"{kind}_{made.status}", "c")
+    assert (made.ended_at_ms, made.status.value) == (NOW_MS, message.split(": ")[1].upper())
+    if isinstance(failure, str):
+        assert made.failure is not None
+        assert (made.failure["code"], made.failure["message"].endswith(failure)) == ("JOB_ENDED", True)
+    else:
+        assert made.failure == failure
+
+
+def test_an_operation_whose_job_ends_before_the_command_is_done_has_a_failed_command() -> None:
+    rows, made = Rows(), taking(OperationKind.STOP)
+    operation_results.end_with_job(session(rows), made, WHY, job_status="FAILED")
+    assert [event.kind for event in rows.added] == ["STOP_WITH_SAVEPOINT_FAILED", "STOP_FAILED"]
+    assert (made.command_status, made.status, made.failure) == (CommandStatus.FAILED, OperationStatus.FAILED, WHY)
+    rows, made = Rows(), taking(OperationKind.SAVEPOINT)
+    operation_results.end_with_job(session(rows), made, None, job_status="STOPPED")
+    assert [event.kind for event in rows.added] == ["SAVEPOINT_FAILED"], "a snapshot ends with its command"
+    assert made.failure is not None
+    assert (made.status, made.failure["code"]) == (OperationStatus.FAILED, "JOB_ENDED")
+
+
+@pytest.mark.parametrize(
+    ("status", "why", "expected"),
+    [
+        (OperationStatus.COMPLETED, None, None),
+        (OperationStatus.CANCELLED, WHY, None),
+        (OperationStatus.FAILED, WHY, {"code": "FIRST"}),
+        (OperationStatus.ROLLED_BACK, None, {"code": "FIRST"}),
+    ],
+)
+def test_an_operation_keeps_its_first_failure_unless_it_ends_well(
+    status: OperationStatus, why: dict[str, str] | None, expected: dict[str, str] | None
+) -> None:
+    rows, made = Rows(), taking(OperationKind.UPGRADE)
+    made.command_status, made.failure = CommandStatus.COMPLETED, {"code": "FIRST"}
+    made.phases = [{"phase": "VERIFY", "started_at_ms": 1, "ended_at_ms": None}]
+    operation_results.end(session(rows), made, status, why)
+    assert (made.failure, made.status, made.ended_at_ms) == (expected, status, NOW_MS)
+    assert made.phases == [{"phase": "VERIFY", "started_at_ms": 1, "ended_at_ms": NOW_MS}]
+    assert made.command_status is CommandStatus.COMPLETED
+    assert rows.one(Event).message.endswith(": FIRST") is (expected is not None)
