@@ -275,6 +275,87 @@ def test_a_change_begins_as_its_job_allows(monkeypatch: pytest.MonkeyPatch, fact
         assert (required, noted) == ([], [begun if begun == "settled" else ("followed", 2, "user")])
 
 
+LIBRARY = "f" * 32
+
+
+@pytest.mark.parametrize(
+    ("given", "mode", "kind", "needs_program"),
+    [
+        ({"parallelism": 4}, SAVEPOINT, OperationKind.RESCALE, False),
+        ({"parallelism": 4}, LAST_STATE, OperationKind.UPGRADE, False),
+        ({"parallelism": 4}, STATELESS, OperationKind.UPGRADE, False),
+        ({"parallelism": 4, "parameters": {"a": "b"}}, SAVEPOINT, OperationKind.UPGRADE, False),
+        ({"batch_interval_ms": 9}, SAVEPOINT, OperationKind.UPGRADE, False),
+        ({"artifact_id": "other"}, SAVEPOINT, OperationKind.UPGRADE, True),
+        ({"libraries": [LIBRARY]}, SAVEPOINT, OperationKind.UPGRADE, True),
+        ({"parallelism": 2}, SAVEPOINT, OperationKind.UPGRADE, None),
+    ],
+)
+def test_an_update_is_checked_stored_as_a_revision_and_requested_as_its_kind(
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any],
+    mode: UpgradeMode,
+    kind: OperationKind,
+    needs_program: bool | None,
+) -> None:
+    """`needs_program`: None if the update changes nothing."""
+    noted: list[Any] = []
+    user, context, job = cast("Any", "user"), cast("Any", "context"), Job(id="job", revision=3)
+    before, made = revision(3), revision(4)
+    wanted = changed(JobSpec(artifact_id="program", parallelism=2), given)
+
+    def plan_first(*of: Any) -> None:
+        *rest, change, if_match = of
+        noted.append(("planned", *rest[1:3], change(JobSpec(artifact_id="program", parallelism=2)), if_match))
+
+    def carry_out(_: Any, name: str, told: Any, __: Any, begin: Any) -> Any:
+        noted.append(("carried out", name, told))
+        return begin(SESSION, job, "o")
+
+    monkeypatch.setattr(service, "_plan_first", plan_first)
+    monkeypatch.setattr(service, "carry_out", carry_out)
+    monkeypatch.setattr(service, "_require_match", lambda of, if_match: noted.append(("matched", of.id, if_match)))
+    monkeypatch.setattr(service.revisions, "current", lambda *_: before)
+    monkeypatch.setattr(service, "check_specification", lambda _, spec: noted.append(("checked", spec)))
+    monkeypatch.setattr(service, "require_program", lambda *of: noted.append(("program", *of[2:])))
+    monkeypatch.setattr(service, "require_covered", lambda *of: noted.append(("covered", *of[1:])))
+    monkeypatch.setattr(service.requests, "revise", lambda *of: noted.append(("revised", of[1].id, *of[2:])) or made)
+    monkeypatch.setattr(service.requests, "record_done", lambda *of, **more: ("done", of[1].id, *of[2:], more))
+    monkeypatch.setattr(service, "request_change", lambda *of: ("requested", of[1].id, *of[2:]))
+    limits: dict[str, Any] = {"allow_non_restored_state": True, "last_state_age_ms_max": 70}
+    request = UpdateRequest(spec=given, message="why", upgrade_mode=mode, **limits)
+    answer = cast("Any", service.update(context, user, "flights", request, '"3"'))
+    first = [] if mode is STATELESS else [("planned", user, "flights", wanted, '"3"')]
+    first += [("carried out", "flights", OperationKind.UPGRADE), ("matched", "job", '"3"')]
+    if needs_program is None:
+        assert noted == first
+        assert answer == ("done", "job", user, "o", {"kind": kind, "before": before, "to": before})
+        return
+    present = JobSpec(artifact_id="program", parallelism=2)
+    assert noted == [
+        *first,
+        ("checked", wanted),
+        *([("program", user, wanted)] if needs_program else []),
+        ("covered", user, present, wanted),
+        ("revised", "job", wanted, user, "why"),
+    ]
+    assert answer == ("requested", "job", user, "o", Change(kind, made, mode, **limits))
+
+
+def test_an_update_and_a_rollback_can_be_planned_without_being_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    context, user = cast("Any", "context"), cast("Any", "user")
+    monkeypatch.setattr(service.plans, "plan", lambda *of: ("a plan", *of))
+    monkeypatch.setattr(service.plans, "plan_return", lambda *of: ("a return", *of))
+    monkeypatch.setattr(service, "planned", lambda *of: of)
+    update = UpdateRequest(spec={"parallelism": 4}, dry_run=True)
+    back = RollbackRequest(revision=2, dry_run=True)
+    shown = [service.update(context, user, "flights", update, None), service.roll_back(context, user, "flights", back)]
+    assert shown == [
+        (user, OperationKind.UPGRADE, ("a plan", context, user, "flights", update)),
+        (user, OperationKind.ROLLBACK, ("a return", context, user, "flights", 2)),
+    ]
+
+
 @pytest.mark.parametrize("state", ["SAVEPOINT", "CURRENT"])
 def test_a_rollback_takes_the_savepoint_of_its_revision_or_the_present_state(
     monkeypatch: pytest.MonkeyPatch, state: str
