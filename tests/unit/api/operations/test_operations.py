@@ -18,10 +18,19 @@ from keyscale.api.lifecycle.operation_results import described
 from keyscale.api.lifecycle.requests import is_cancellable
 from keyscale.api.operations import operation_requests
 from keyscale.api.operations import operations as service
+from keyscale.api.operations.schemas.change_plan import PlanAnswer
 from keyscale.api.operations.schemas.operation import OperationRequest, RescaleRequest, StartRequest
 from keyscale.db.models import Job, Operation
 from keyscale.jobs.protocol.messages import DriverMetrics, OperatorMetrics
-from keyscale.vocabulary import ChangePhase, CommandStatus, OperationKind, OperationStatus, Role, UpgradeMode
+from keyscale.vocabulary import (
+    ChangePhase,
+    CommandStatus,
+    OperationKind,
+    OperationStatus,
+    RescaleMode,
+    Role,
+    UpgradeMode,
+)
 
 SESSION: Any = None
 JOB = Job(id="job")
@@ -366,3 +375,43 @@ def test_a_request_is_known_by_what_its_sender_has_given_so_that_a_later_version
     given: list[Any] = [["START", {}], ["START", {"parallelism": 4, "reset_time": False}]]
     digests = [hashlib.sha256(json.dumps(each).encode()).hexdigest() for each in given]
     assert [stored.rows[name].request_sha256 for name in ("o", "p")] == digests
+
+
+def test_a_dry_run_is_answered_with_its_plan_and_nothing_that_has_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "now_ms", lambda: 77)
+    plan = PlanAnswer.model_construct(job_id="job", from_parallelism=3, to_parallelism=4)
+    monkeypatch.setattr(service, "OperationAnswer", dict)
+    answer: Any = service.planned(USER, OperationKind.RESCALE, plan)
+    assert answer == {
+        "id": None,
+        "job_id": "job",
+        "kind": OperationKind.RESCALE,
+        "status": None,
+        "requested_at_ms": 77,
+        "requested_by": "ann",
+        "from_parallelism": 3,
+        "to_parallelism": 4,
+        "plan": plan,
+    }
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"command_status": CommandStatus.COMPLETED, "checkpoint_id": 6}, (None, 6)),
+        ({"command_status": CommandStatus.IN_PROGRESS, "location": "file:///s"}, ("file:///s", None)),
+        ({"command_status": CommandStatus.FAILED, "checkpoint_id": 6}, None),
+        ({"command_status": None}, None),
+    ],
+)
+def test_an_operation_has_a_result_once_it_has_a_snapshot(
+    columns: dict[str, Any], expected: tuple[str | None, int | None] | None
+) -> None:
+    result = service.operation_answer(operation("o", **columns)).result
+    assert (None if result is None else (result.location, result.checkpoint_id)) == expected
+
+
+def test_a_live_rescale_shows_for_how_long_it_held_the_batches() -> None:
+    live = {"began_at_ms": 1000, "prepared_at_ms": 1400, "switched_at_ms": 2500, "held_ms": 30}
+    shown = service.operation_answer(change(rescale_mode=RescaleMode.LIVE, live=live))
+    assert (shown.held_ms, shown.prepared_ms) == (30, 400)
