@@ -28,6 +28,7 @@ from keyscale.jobs.protocol.messages import (
     CheckpointReport,
     Command,
     CommandResult,
+    Commit,
     DiagnosticReport,
     DriverMetrics,
     Failure,
@@ -433,6 +434,78 @@ class TestHeartbeat:
         assert beat(rows, metrics=metrics).control_urls == ["https://here"]
         assert rows.noted == ([("sample", "job", metrics, before, True, NOW_MS)] if is_sampled else [])
 
+    @pytest.mark.parametrize(
+        ("state", "fields", "is_asked"),
+        [
+            (DriverState.RUNNING, {}, True),
+            (DriverState.RUNNING, {"metrics": DriverMetrics()}, False),
+            (DriverState.SLEEPING, {}, False),
+            (DriverState.RUNNING, {"failure": FAILURE}, False),
+            (
+                DriverState.RUNNING,
+                {"results": [CommandResult(command_id="c", status="FAILED", failure=FAILURE)]},
+                False,
+            ),
+        ],
+        ids=["idle", "with input", "asleep", "failed", "with a result"],
+    )
+    def test_only_an_idle_driver_without_news_may_repeat_its_last_heartbeat(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch, state: DriverState, fields: dict[str, Any], *, is_asked: bool
+    ) -> None:
+        asked: list[Any] = []
+        monkeypatch.setattr(service.attempts, "repeat_heartbeat", lambda _, *of, **what: asked.append((*of, what)))
+        metrics = DriverMetrics(waits_for_input=True, input_records=3)
+        commit = Commit(batch_id=6, at_ms=60)
+        beat(rows, state, **{"metrics": metrics, "last_commit": commit, "restored_at_ms": 5, **fields})
+        repeated = {
+            "metrics_json": metrics.model_dump_json(),
+            "last_batch_id": 6,
+            "revision": 2,
+            "restored_at_ms": 5,
+            "at_ms": SHARED_MS,
+        }
+        assert asked == ([("job", 4, repeated)] if is_asked else [])
+
+    @pytest.mark.parametrize(
+        ("stage", "state", "is_current"),
+        [
+            (AttemptStage.ACTIVE, DriverState.RUNNING, True),
+            (AttemptStage.ACTIVE, DriverState.SLEEPING, True),
+            (AttemptStage.ACTIVE, DriverState.RESTORING, False),
+            (AttemptStage.ACTIVE, DriverState.STOPPED, False),
+            (AttemptStage.RESERVED, DriverState.RUNNING, False),
+            (AttemptStage.STANDBY, DriverState.STANDBY, False),
+        ],
+    )
+    def test_a_sample_is_of_the_jobs_present_only_while_its_attempt_runs_the_job(
+        self, rows: Rows, stage: AttemptStage, state: DriverState, *, is_current: bool
+    ) -> None:
+        rows.attempt.stage, rows.attempt.totals_before = stage, {"input_records": 6}
+        beat(rows, state, attempt=4)
+        [sample] = [note for note in rows.noted if note[0] == "sample"]
+        assert sample == ("sample", "job", DriverMetrics(), {"input_records": 6}, is_current, NOW_MS)
+
+    def test_a_driver_gets_the_diagnostics_that_wait_for_its_attempt(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        request = {"id": "d", "kind": "PROFILE", "duration_ms": 7}
+        waiting = {("job", 4, SHARED_MS): [SimpleNamespace(request=request)]}
+        monkeypatch.setattr(service.diagnostics, "pending", lambda _, *of: waiting[of])
+        [command] = beat(rows).diagnostics
+        assert (command.id, command.kind, command.duration_ms) == ("d", "PROFILE", 7)
+
+    def test_the_secrets_of_a_report_are_those_of_its_run_and_of_all_revisions_in_use(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rows.attempt.run = 2
+        monkeypatch.setattr(service.revisions, "in_use", lambda _, job, number: (job.id, number))
+        known = {("job", 2, ("job", 4)): {"KEYSCALE_JOB_SECRET_ORDERS": SECRET}}
+        rows.context.launcher = SimpleNamespace(secrets_of=lambda *of: known[of])
+        beat(rows, DriverState.FAILED, failure=FAILURE)
+        send(rows, report(FAILED, failure_message=f"no {SECRET}"))
+        assert rows.checkpoint is not None
+        assert SECRET not in f"{rows.attempt.failure} {rows.checkpoint.failure_message}"
+
     def test_a_new_state_wakes_the_reconciler_and_the_same_one_does_not(self, rows: Rows) -> None:
         beat(rows)
         assert rows.rung == 0
@@ -526,6 +599,25 @@ class TestAttach:
         assert (answer.decision, answer.assignment, rows.attempt.assigned_at_ms) == ("wait", None, None)
         assert (answer.retry_after_ms < 100) is is_near
         assert rows.attempt.heartbeat_at_ms == SHARED_MS
+
+    @pytest.mark.parametrize("wants_preview", [True, False])
+    def test_a_standby_that_wants_to_try_its_program_is_shown_its_assignment(
+        self, rows: Rows, *, wants_preview: bool
+    ) -> None:
+        rows.attempt.stage, rows.job.skip_lost_records = AttemptStage.STANDBY, False
+        rows.attempt.restore_mode, rows.attempt.claim_mode = RestoreMode.CONTINUE, ClaimMode.NO_CLAIM
+        rows.attempt.allow_non_restored_state = False
+        rows.revision.artifact_id, rows.revision.libraries = "program", ["helpers.py"]
+        answer = attach(rows.context, DRIVER, AttachRequest(pid=7, host="here", wants_preview=wants_preview))
+        assert (answer.decision, answer.assignment) == ("wait", None)
+        assert (answer.preview is not None) is wants_preview
+        if answer.preview is not None:
+            assert (answer.preview.attempt, answer.preview.revision) == (4, 2)
+
+    def test_a_reserved_attempt_is_opened_by_its_running_driver_alone(self, rows: Rows) -> None:
+        rows.attempt.stage = AttemptStage.RESERVED
+        assert self.ask(rows).decision == "exit"
+        assert (rows.attempt.attached_at_ms, rows.attempt.pid, rows.rung) == (None, None, 0)
 
     @pytest.mark.parametrize("driver", [DRIVER, DriverIdentity("other", 4, over=False)])
     def test_an_attempt_that_is_over_or_unknown_is_sent_away(self, rows: Rows, driver: DriverIdentity) -> None:
