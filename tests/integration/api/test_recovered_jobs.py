@@ -14,7 +14,7 @@ from keyscale.api.lifecycle.job_worker import JobWorker
 from keyscale.api.lifecycle.leadership import Leadership
 from keyscale.api.recovery import recovered_jobs
 from keyscale.api.store_check import StoreCheck
-from keyscale.db.models import DeletedJob
+from keyscale.db.models import Artifact, DeletedJob
 from keyscale.db.repositories import attempts, jobs, leaders, revisions
 from keyscale.identifiers import Attempt, JobId
 from keyscale.state.documents.checked_document import encode_document
@@ -467,6 +467,74 @@ def test_the_snapshot_of_an_earlier_rewind_is_looked_for_in_the_new_store(
         row = jobs.find(session, job["id"])
         assert row is not None
         assert row.rewound_to == location_of(job["status"]["store_url"], path)
+
+
+def test_a_job_is_rebuilt_from_a_copy_of_its_store_and_continues_there(  # noqa: PLR0917
+    client: httpx.Client,
+    context: Context,
+    create: Callable[[str], Any],
+    lose_database: Callable[[], None],
+    store: LocalObjectStore,
+    settings: Settings,
+) -> None:
+    job = create("flights")
+    paths = [Layout(JobId(each * 32)).savepoint("end") + "manifest.json" for each in "ef"]
+    old = [location_of(job["status"]["store_url"], path) for path in paths]
+    origins = (RecordedOrigin(old[0], "CLAIM"), RecordedOrigin(old[1], "NO_CLAIM"))
+    write_job_record(
+        store, msgspec.structs.replace(record_of(store, job), origins=origins, rewound_to=old[0], attempt=Attempt(1))
+    )
+    (settings.home / "store").rename(settings.home / "copy")
+    (settings.home / "store").mkdir()
+    lose_database()
+    assert client.post("/v1/recover", json={}).json()["jobs"] == [], "the store of new jobs has no record"
+    copy = LocalObjectStore(settings.home / "copy").url
+    [answer] = recovered(client, store_url=copy)
+    assert (answer["outcome"], answer["attempt"]) == ("RECOVERED", 1)
+    assert client.get("/v1/jobs/flights").json()["status"]["store_url"] == copy
+    assert bytes_of(context, client, job["spec"]["artifact_id"]) == PROGRAM
+    moved = [location_of(copy, path) for path in paths]
+    known = client.get("/v1/jobs/flights/attempts").json()["attempts"]
+    assert [(each["number"], each["restore_from"]) for each in known] == [(2, moved[1]), (1, moved[0])]
+    with context.reads() as session:
+        row = jobs.find(session, job["id"])
+        assert row is not None
+        assert row.rewound_to == moved[0]
+        claimed = [(moved[0], ClaimMode.CLAIM), (moved[1], ClaimMode.NO_CLAIM)]
+        assert sorted(attempts.restored_from(session, job["id"])) == claimed
+
+
+def test_an_artifact_that_the_database_knows_is_taken_if_it_has_the_same_bytes(
+    client: httpx.Client,
+    context: Context,
+    create: Callable[[str], Any],
+    upload: Callable[..., Any],
+    lose_database: Callable[[], None],
+) -> None:
+    job = create("flights")
+    for content, expected in ((b"print('another')\n", "JOB_RECORD_INVALID"), (PROGRAM, "RECOVERED")):
+        lose_database()
+        uploaded = upload(content, "mine.py").json()["id"]
+        with context.sessions.begin() as session:
+            session.get_one(Artifact, uploaded).id = job["spec"]["artifact_id"]
+        assert outcomes(client) == {job["id"]: expected}
+    shown = client.get(f"/v1/artifacts/{job['spec']['artifact_id']}").json()
+    assert (shown["name"], shown["used_by"]) == ("mine", ["flights"])
+
+
+def test_the_named_jobs_are_rebuilt_in_their_order_a_few_at_a_time(client: httpx.Client) -> None:
+    ids = [f"{number:032x}" for number in range(1, 2 * recovered_jobs.JOBS_AT_ONCE + 2)]
+    named = [*reversed(ids), ids[0]]
+    found: list[str] = []
+    after, answers = None, 0
+    while answers == 0 or after is not None:
+        answer = client.post("/v1/recover", json={"jobs": named, "after": after}).json()
+        assert all(each["outcome"] == "REFUSED" for each in answer["jobs"])
+        found += [each["id"] for each in answer["jobs"]]
+        after, answers = answer["next"], answers + 1
+    assert (found, answers) == (ids, 3)
+    whole = client.post("/v1/recover", json={"jobs": ids[: recovered_jobs.JOBS_AT_ONCE]}).json()
+    assert (len(whole["jobs"]), whole["next"]) == (recovered_jobs.JOBS_AT_ONCE, None)
 
 
 def test_a_store_that_does_not_answer_is_said_and_a_wrong_url_is_refused(
