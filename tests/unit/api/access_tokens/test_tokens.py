@@ -31,7 +31,7 @@ class Tokens:
         self.rows: dict[str, Token] = {}
         self.events: list[dict[str, Any]] = []
         self.steps: list[str] = []
-        self.context: Any = SimpleNamespace(sessions=SimpleNamespace(begin=self._begin))
+        self.context: Any = SimpleNamespace(sessions=SimpleNamespace(begin=self._begin), reads=self._begin)
 
     @contextmanager
     def _begin(self) -> Iterator[Any]:
@@ -133,3 +133,58 @@ def test_a_user_sees_the_own_rights() -> None:
     assert (shown.scope.jobs, shown.scope.labels) == (["a", "b"], {"team": "a"})
     assert shown.scope.any_labels == ["a=b", "stage=live"]
     assert service.show_user(ADMIN).scope is None
+
+
+def test_tokens_are_listed_with_everything_but_their_values_by_their_roles(
+    stored: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(stored, scope=ScopeModel(jobs=["flights"], labels={"team": "a"}), lifetime_ms=1000)
+    [row] = stored.rows.values()
+    row.revoked_at_ms = 7
+    listed: list[object] = []
+    monkeypatch.setattr(service.tokens, "list_all", lambda _, roles: [listed.append(roles), row][1:])
+    shown = service.list_all(stored.context, [Role.VIEWER])
+    assert [each.model_dump() for each in shown.tokens] == [
+        {
+            "id": row.id,
+            "name": "ci",
+            "role": Role.OPERATOR,
+            "scope": {"jobs": ["flights"], "labels": {"team": "a"}},
+            "created_by": "root",
+            "created_at_ms": NOW_MS,
+            "expires_at_ms": NOW_MS + 1000,
+            "revoked_at_ms": 7,
+        }
+    ]
+    assert listed == [[Role.VIEWER]]
+
+
+def test_the_events_of_a_token_say_what_was_made_and_what_ended(
+    stored: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token_id = create(stored, lifetime_ms=1000).id
+    user = Principal("bob", "bob", Role.ADMIN)
+    monkeypatch.setattr(service.subscriptions, "remove_of", lambda _, owner_id: [f"of {owner_id}", "other"])
+    service.revoke(stored.context, user, token_id)
+    other_id = create(stored, name="cd", lifetime_ms=None).id
+    monkeypatch.setattr(service.subscriptions, "remove_of", lambda *_: [])
+    service.revoke(stored.context, user, other_id)
+    common = {"job_id": None, "at_ms": NOW_MS}
+    made = {**common, "kind": "TOKEN_CREATED", "actor": "root", "job_names": [], "job_labels": {}}
+    ended = {**common, "kind": "TOKEN_REVOKED", "actor": "bob"}
+    assert stored.events == [
+        {
+            **made,
+            "message": "created the token ci with the role OPERATOR",
+            "token_id": token_id,
+            "expires_at_ms": NOW_MS + 1000,
+        },
+        {
+            **ended,
+            "message": "revoked the token ci and deleted 2 subscriptions",
+            "token_id": token_id,
+            "subscription_ids": [f"of {token_id}", "other"],
+        },
+        {**made, "message": "created the token cd with the role OPERATOR", "token_id": other_id, "expires_at_ms": None},
+        {**ended, "message": "revoked the token cd", "token_id": other_id, "subscription_ids": []},
+    ]
