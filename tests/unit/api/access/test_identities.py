@@ -182,6 +182,18 @@ def test_a_token_of_the_issuer_is_checked_by_the_issuer_and_any_other_by_the_pla
         door.enter(authorization="")
 
 
+def test_a_request_that_another_replica_forwards_is_of_the_user_whom_the_replica_names(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    request = door.request(authorization="Keyscale-Replica a.b.c", cookie=f"{SESSION_COOKIE}=def")
+    monkeypatch.setattr(identities, "authenticate_forwarded", lambda *of: asked.append(of) or door.user)
+    assert RequireRole(Role.VIEWER)(request) is door.user
+    assert asked == [(request, KEY, "own")]
+    door.enter()
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PATCH", "DELETE"])
 def test_a_cookie_reads_and_changes_something_only_for_an_own_page(door: Door, method: str) -> None:
     cookie = {"authorization": "", "cookie": f"{SESSION_COOKIE}=def"}
