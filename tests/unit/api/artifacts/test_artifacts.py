@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from keyscale.api.errors import ArtifactInUseError, ArtifactNotFoundError, BodyT
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Artifact
 from keyscale.vocabulary import Role
+from tests.support.distinct_values import distinct_row, uncarried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +88,82 @@ def test_a_version_that_its_sender_may_not_see_is_not_the_answer(stored: Stored)
     own, is_new = upload(stored)
     assert (own.version, own.sha256, is_new) == (2, hidden.sha256, True)
     assert own.id != hidden.id
+
+
+@pytest.mark.parametrize(
+    ("filename", "name", "kind", "shown"),
+    [
+        ("dir/Shapes-1.0-py3-none-any.whl", None, "WHEEL", ("Shapes", "Shapes-1.0-py3-none-any.whl")),
+        ("dir/Shapes-1.0-py3-none-any.whl", "mine", "WHEEL", ("mine", "Shapes-1.0-py3-none-any.whl")),
+        ("job.zip", None, "ZIP", ("job", "job.zip")),
+        ("job.zip", "mine.zip", "ZIP", ("mine.zip", "mine.zip")),
+        ("job.py", "mine", "PYTHON", ("mine", "mine.py")),
+    ],
+)
+def test_an_upload_is_stored_with_its_sender_its_kind_and_what_is_in_it(  # noqa: PLR0917 - a table
+    stored: Stored,
+    monkeypatch: pytest.MonkeyPatch,
+    filename: str,
+    name: str | None,
+    kind: str,
+    shown: tuple[str, str],
+) -> None:
+    told: list[Any] = []
+    content, contents = io.BytesIO(CONTENT), SimpleNamespace(model_dump=lambda: {"modules": ["shapes"]})
+    plain = filename.removeprefix("dir/")
+    monkeypatch.setattr(service, "inspect_artifact", lambda *of: {(content, plain): (kind, contents)}[of])
+    monkeypatch.setattr(service, "installed_platform", lambda: "the platform")
+    monkeypatch.setattr(service, "check_wheel", lambda *of: told.append(of))
+    monkeypatch.setattr(service.events, "record", lambda _, **event: told.append(event))
+    monkeypatch.setattr(service, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="new")))
+    monkeypatch.setattr(service, "now_ms", lambda: 70)
+    stored.rows.append(Artifact(name="another", sha256="x"))
+    service.upload(stored.context, USER, content, filename, name)
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    columns = {
+        "id": "new",
+        "name": shown[0],
+        "version": 2,
+        "filename": shown[1],
+        "kind": kind,
+        "sha256": sha256,
+        "size_bytes": len(CONTENT),
+        "created_at_ms": 70,
+        "uploaded_by": "me",
+        "contents": {"modules": ["shapes"]},
+    }
+    assert {column: getattr(stored.rows[-1], column) for column in columns} == columns
+    *checked, event = told
+    wheel = service.Library(plain, kind, sha256, contents)  # type: ignore[arg-type]
+    assert checked == ([(wheel, "the platform")] if kind == "WHEEL" else [])
+    assert event == {
+        "job_id": None,
+        "at_ms": 70,
+        "kind": "ARTIFACT_UPLOADED",
+        "actor": "ann",
+        "message": f"uploaded {shown[0]} version 2",
+        "artifact_id": "new",
+        "sha256": sha256,
+    }
+
+
+def test_an_artifact_is_shown_with_its_uploader_and_the_jobs_that_its_reader_may_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [distinct_row(Artifact, id=name, created_at_ms=at_ms) for name, at_ms in (("a", 5), ("b", 6))]
+    session: Any = None
+    uploaders = {(5, 6): {"a": "ann"}}
+
+    def jobs_using(_: Any, ids: list[str], scope: JobScope) -> dict[str, list[str]]:
+        assert (ids, scope) == (["a", "b"], USER.scope)
+        return {"a": ["flights"], "b": []}
+
+    monkeypatch.setattr(service.events, "uploaders", lambda _, times: uploaders[tuple(times)])
+    monkeypatch.setattr(service.artifacts, "jobs_using", jobs_using)
+    shown = service._answers(session, USER, rows)
+    assert [(each.id, each.uploaded_by, each.used_by) for each in shown] == [("a", "ann", ["flights"]), ("b", None, [])]
+    for row, answer in zip(rows, shown, strict=True):
+        assert uncarried(row, answer, renamed={}, derived={"uploaded_by", "used_by"}) == {}
 
 
 def test_a_file_that_is_too_large_is_not_stored(stored: Stored) -> None:
