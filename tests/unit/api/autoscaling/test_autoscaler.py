@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -129,6 +129,48 @@ def test_a_move_that_is_refused_is_advice_and_wakes_nothing(world: World) -> Non
 def test_a_decision_without_a_move_is_stored_alone(world: World) -> None:
     world.decision = Decision(ScalingVerdict.STEADY, 2, 2, "enough")
     assert world.look() == [*READ, (ScalingVerdict.STEADY, 2, None, None), "committed"]
+
+
+def test_each_job_is_decided_by_its_own_rows_and_a_defect_of_one_keeps_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    followed: list[Any] = []
+    moved = past(MOVE.verdict, ScalingOutcome.PENDING)
+    known = {
+        "first": [moved],
+        "wrong": [],
+        "moving": [moved._replace(operation_status=OperationStatus.IN_PROGRESS)],
+    }
+    rows: dict[str, Any] = {
+        "scaled_jobs": [SEEN._replace(id=name) for name in ("moving", "wrong", "first", "second")],
+        "loads": {"first": ["load"]},
+        "recent": known,
+        "core_ms": {"first": 11, "second": 12},
+    }
+    for name, found in rows.items():
+        monkeypatch.setattr(autoscaler.scaling, name, lambda *_, found=found: found)
+    monkeypatch.setattr(autoscaler, "division_by_size", lambda _, job: f"division of {job.id}")
+
+    def facts_of(job: ScaledJob, *of: Any, **more: Any) -> str:
+        asked.append((job.id, *of, more))
+        if job.id == "wrong":
+            raise ValueError("no such report")
+        return f"facts of {job.id}"
+
+    monkeypatch.setattr(autoscaler, "facts_of", facts_of)
+    monkeypatch.setattr(Autoscaler, "_follow", lambda _, leader, job, *of: followed.append((leader, job.id, *of)))
+    world.scaler.poll(cast("Any", world))
+
+    def more(name: str, core_ms: int) -> dict[str, Any]:
+        return {"core_ms": core_ms, "parallelism_max": 64, "at_ms": NOW_MS, "division": f"division of {name}"}
+
+    assert asked == [
+        ("wrong", (), [], more("wrong", 0)),
+        ("first", ["load"], [moved], more("first", 11)),
+        ("second", (), (), more("second", 12)),
+    ]
+    assert followed == [(world, "first", "facts of first", [moved]), (world, "second", "facts of second", ())]
 
 
 def past(verdict: ScalingVerdict, outcome: ScalingOutcome | None = None, **changed: Any) -> PastDecision:
