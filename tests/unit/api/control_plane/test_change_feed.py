@@ -131,6 +131,21 @@ def test_a_reader_of_all_jobs_is_told_the_jobs_of_the_scope_that_have_changed(da
     assert (everyone.take(), of_team.take()) == ([(BOTH, ["2", "4"])], [(BOTH, ["4"])])
 
 
+def test_changes_while_no_reader_was_there_are_unknown_to_the_next_reader(database: Database) -> None:
+    first, of_one = database.listen(Subject()), database.listen(Subject("1"))
+    database.put("1", "old")
+    database.watch("1")
+    database.feed.poll()
+    for told in (first, of_one):
+        database.feed.drop(cast("Any", told))
+    database.feed.poll()
+    database.put("2", "new")
+    later, of_one_again = database.listen(Subject()), database.listen(Subject("1"))
+    database.feed.poll()
+    assert later.take() == [(BOTH, None)]
+    assert of_one_again.take() == [(set(EVERY_TOPIC), ["1"])], "it may have changed meanwhile"
+
+
 def test_a_reader_of_one_job_is_told_each_topic_and_that_the_job_is_gone(database: Database) -> None:
     told, other = database.listen(Subject("1")), database.listen(Subject("2"))
     database.watch("1", events="5")
