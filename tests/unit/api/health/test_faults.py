@@ -129,3 +129,53 @@ def test_a_start_that_waits_for_its_turn_is_a_reason_of_a_job_without_a_driver()
     health = health_of(HealthFacts(start_wait=StartWait(place=2, count=3, since_ms=100)))
     assert (health.level, health.score) == (HealthLevel.DEGRADED, 90)
     assert "in place 2 of 3" in health.reasons[0].message
+
+
+LATER = ": later, a start from it would miss records"
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"failure": {"code": "X", "message": "no", "advice": "do"}, "ended_at_ms": 7}, ("X", 95, None, "no")),
+        (
+            {"failure": {"code": "X", "message": "no"}, "ended_at_ms": 7, "is_settled": True},
+            ("X", 100, 7, "no"),
+        ),
+        (
+            {"start_wait": StartWait(place=2, count=3, since_ms=100)},
+            ("START_WAITS", 10, 100, "the start waits for its turn, in place 2 of 3: other drivers start first"),
+        ),
+        (
+            {"checkpoint_ms": 7600, "checkpoint_timeout_ms": 10_000},
+            ("CHECKPOINT_NEAR_TIMEOUT", 30, None, "the latest checkpoint took 7.6 s of the 10 s allowed"),
+        ),
+        (
+            {"report": {"source_retention_ms": 100_000}, "snapshot_at_ms": NOW_MS - 80_000},
+            (
+                "RESTORABLE_SOON_OVER",
+                70,
+                NOW_MS - 5000,
+                f"the newest snapshot is 80 s old, and the sources keep records for 100 s{LATER}",
+            ),
+        ),
+    ],
+)
+def test_each_reason_has_its_points_its_time_and_its_sentence(
+    facts: dict[str, Any], expected: tuple[str, int, int | None, str]
+) -> None:
+    (reason,) = reasons(**facts)
+    assert (reason.code, reason.severity, reason.since_ms, reason.message) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"checkpoint_ms": 7600, "checkpoint_timeout_ms": 10_000, "is_current": False}, []),
+        ({"checkpoint_ms": 7600, "checkpoint_timeout_ms": None}, []),
+        ({"report": {"store_away_since_ms": 5}, "is_current": False}, ["STATE_STORE_UNAVAILABLE"]),
+        ({"report": {"source_retention_ms": 10}, "snapshot_at_ms": 5, "is_active": False}, ["RESTORABLE_SOON_OVER"]),
+    ],
+)
+def test_a_reason_holds_as_long_as_its_report_does(facts: dict[str, Any], expected: list[str]) -> None:
+    assert codes(**facts) == expected

@@ -171,3 +171,83 @@ def test_work_is_uneven_from_its_limits_on(changed: dict[str, Any], expected: li
     uneven = {**operator(subtask(0, 4000), subtask(1, 1000), hot=200), **changed}
     found = codes(report([uneven], function=4000))
     assert [code for code in found if code in {"HOT_KEY_GROUP", "SUBTASK_SKEW"}] == expected
+
+
+OVERLOADED = report([operator(*(subtask(at, 4000, processor_wait_ms=2000) for at in range(2)))], function=4000)
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "severity", "message"),
+    [
+        (
+            CAUSES["HOT_KEY_GROUP"],
+            "HOT_KEY_GROUP",
+            55,
+            "key group 7 of operator counts has 80% of the records, which one subtask must process",
+        ),
+        (
+            CAUSES["SUBTASK_SKEW"],
+            "SUBTASK_SKEW",
+            45,
+            "subtask 0 of operator counts works 4.0 s in a batch, the other subtasks 1.0 s on average, and then wait",
+        ),
+        (
+            CAUSES["FUNCTION_SLOW"],
+            "FUNCTION_SLOW",
+            52,
+            "functions and their state take 88% of a batch, most of it the function of operator counts",
+        ),
+        (
+            CAUSES["SINK_SLOW"],
+            "SINK_SLOW",
+            50,
+            "sink table takes most of the 4.0 s in which a batch is written, 79% of its time",
+        ),
+        (CAUSES["STORE_SLOW"], "STORE_SLOW", 49, "a batch waits 3.5 s for the object store, 77% of its time"),
+        (
+            CAUSES["BATCHES_TOO_SMALL"],
+            "BATCHES_TOO_SMALL",
+            54,
+            "a batch takes 12 records, and 96% of its 990 ms is a fixed cost",
+        ),
+        (
+            report(garbage_collection_ratio=0.3),
+            "GARBAGE_COLLECTION",
+            32,
+            "the JVMs collect garbage for 30% of the tasks' time",
+        ),
+        (OVERLOADED, "HOST_OVERLOADED", 23, "tasks wait for a processor of their host for 50% of their time"),
+        (
+            CAUSES["SINK_SLOW"],
+            "FALLING_BEHIND",
+            30,
+            "50,000 records wait, the input of 50 s, and 200 more with each second",
+        ),
+        (
+            report(sink=4000, lag_growth=-10.0, pending_records=79_000),
+            "BEHIND",
+            15,
+            "79,000 records wait, the input of 100 s, and the job hardly catches up",
+        ),
+        (
+            report(sink=8000, pending_records=None, lag_growth=None),
+            "BATCHES_WITHOUT_PAUSE",
+            10,
+            "batches of 8.1 s follow each other without a pause, and the sources do not count the records that wait",
+        ),
+    ],
+)
+def test_each_cause_has_its_points_and_its_numbers(
+    told: dict[str, Any], code: str, severity: int, message: str
+) -> None:
+    reasons = health_of(HealthFacts(report=told, is_current=True)).reasons
+    assert [(each.severity, each.message) for each in reasons if each.code == code] == [(severity, message)]
+
+
+def test_the_slow_operator_and_not_the_first_one_is_named() -> None:
+    slow = {**operator(subtask(0, 2000), subtask(1, 1900)), "uid": "slow"}
+    others = [{**operator(subtask(0, busy_ms)), "uid": f"quick{busy_ms}"} for busy_ms in (700, 600)]
+    (found, _) = health_of(
+        HealthFacts(report=report([others[0], slow, others[1]], function=4600), is_current=True)
+    ).reasons
+    assert found.message.endswith("the function of operator slow")
