@@ -4,14 +4,17 @@ import io
 import json
 import re
 import resource
+import subprocess
+import sys
 import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from keyscale.api.errors import ArtifactInvalidError
-from keyscale.api.libraries import artifact_inspector
+from keyscale.api.libraries import artifact_inspection, artifact_inspector
 from keyscale.api.libraries.artifact_inspection import inspect_artifact
 from keyscale.api.libraries.artifact_inspector import (
     ENDINGS,
@@ -295,3 +298,45 @@ def test_what_an_inspector_prints_has_the_kind_and_the_content(
 
     monkeypatch.setattr(artifact_inspector, "inspected", too_expensive)
     assert printed(b"", ".py") == {"refused": artifact_inspector.TOO_EXPENSIVE}
+
+
+@pytest.mark.parametrize(
+    ("ending", "refusal"),
+    [
+        ((0, '{"kind": "ZIP", "contents": {"runnable": true, "modules": ["a"]}}'), None),
+        ((0, '{"refused": "it is empty"}'), "it is empty"),
+        ((-9, ""), artifact_inspector.TOO_EXPENSIVE),
+        ((1, '{"kind": "ZIP", "contents": {}}'), artifact_inspector.TOO_EXPENSIVE),
+        (None, artifact_inspector.TOO_EXPENSIVE),
+    ],
+)
+def test_a_file_is_inspected_from_its_start_apart_from_all_that_this_process_has(
+    monkeypatch: pytest.MonkeyPatch, ending: tuple[int, str] | None, refusal: str | None
+) -> None:
+    started: list[Any] = []
+
+    def run(command: list[str], **given: Any) -> SimpleNamespace:
+        started.append((command, given.pop("stdin").read(), given))
+        if ending is None:
+            raise subprocess.TimeoutExpired(command, given["timeout"])
+        return SimpleNamespace(returncode=ending[0], stdout=ending[1].encode())
+
+    monkeypatch.setattr(artifact_inspection.subprocess, "run", run)
+    content = io.BytesIO(b"PK and more")
+    content.seek(4)
+    if refusal is None:
+        kind, contents = inspect_artifact(content, "a.b/My.Job.ZIP")
+        assert (kind, contents.runnable, contents.modules) == (ArtifactKind.ZIP, True, ("a",))
+    else:
+        assert refusal_of(content, "a.b/My.Job.ZIP") == refusal
+    [(command, read, given)] = started
+    assert command == [sys.executable, "-I", artifact_inspector.__file__, ".zip"]
+    assert read == b"PK and more"
+    assert given == {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+        "timeout": 60,
+        "check": False,
+        "cwd": Path("/"),
+        "env": {},
+    }
