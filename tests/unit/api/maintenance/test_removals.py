@@ -245,6 +245,15 @@ def test_a_deleted_snapshot_is_deleted_in_the_store_and_a_failing_one_later(
         ("CHECKPOINT_DELETED", 6, 3),
         ("SAVEPOINT_DELETED", 5, 3),
     ]
+    assert database.events[1] == {
+        "job_id": "job",
+        "at_ms": 70,
+        "kind": "SAVEPOINT_DELETED",
+        "message": "deleted 2 objects of savepoint 5, 3 B",
+        "checkpoint_id": 5,
+        "objects": 2,
+        "size_bytes": 3,
+    }
 
 
 class Runs:
@@ -314,6 +323,50 @@ def test_a_run_that_the_database_has_lost_is_killed_and_its_files_wait_for_its_e
     assert (runs.killed, runs.removed) == ([("known", 2), ("gone", 1)], [("known", 1)])
     lost = [(event["job_id"], event["job"], event["attempt"]) for event in database.events[:2]]
     assert lost == [("known", "known", 2), (None, "gone", 1)], "an event needs a job that exists"
+
+
+def test_lost_and_removed_runs_are_told_with_their_host(
+    runs: Runs, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_removal, "now_ms", lambda: 70)
+    runs.here["known"] = [1, 2, 3, 4]
+    runs.supervised = {("known", 2)}
+    runs.sweep()
+    assert database.events == [
+        {
+            "job_id": "known",
+            "at_ms": 70,
+            "kind": "LOST_RUN_KILLED",
+            "message": "killed run 2 of job known, which the database does not know",
+            "job": "known",
+            "attempt": 2,
+            "host": "here",
+        },
+        {
+            "job_id": None,
+            "at_ms": 70,
+            "kind": "RUNS_REMOVED",
+            "message": "deleted the local files of 1 deleted jobs and 2 removed attempts on here, 300 B",
+            "jobs": 1,
+            "attempts": 2,
+            "size_bytes": 300,
+            "host": "here",
+        },
+    ]
+
+
+def test_a_removal_that_is_closed_leaves_the_files_of_further_jobs(runs: Runs, database: Database) -> None:
+    removal = RunRemoval(cast("Any", database), cast("Any", runs.launcher))
+    remove = runs.launcher.remove_run
+
+    def then_closed(*run: Any) -> int:
+        removal._closing.set()
+        size_bytes: int = remove(*run)
+        return size_bytes
+
+    runs.launcher.remove_run = then_closed
+    assert removal.run() == RemovedRuns(0, 2, 200)
+    assert runs.removed == [("known", 1), ("known", 2)]
 
 
 def test_the_files_of_a_deleted_job_wait_for_the_end_of_its_last_run(runs: Runs) -> None:
