@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,19 @@ def test_the_next_step_follows_from_the_spares_and_the_memory_of_the_host(world:
         failed_s=40.0,
     )
     assert world.steps == [(facts, 2), *done]
+
+
+def test_the_spares_follow_the_jobs_that_run_here_and_wait_for_the_drivers_that_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(service, "likely_starts", lambda *of: world.steps.append(of) or [PATTERNS["b"]])
+    monkeypatch.setattr(SpareKeeper, "_running", lambda *_: [PATTERNS["a"]])
+    monkeypatch.setattr(SpareKeeper, "take_step", lambda _, *of: taken.append(of))
+    leadership: Any = SimpleNamespace(transaction=lambda: nullcontext(None))
+    assert not world.keeper().work(leadership)
+    assert world.steps == [([PATTERNS["a"]], PATTERNS["c"], 2)]
+    assert taken == [([PATTERNS["b"]], 3)]
 
 
 def test_the_starts_of_a_host_are_the_drivers_that_start_and_those_that_have_not_committed(world: World) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from keyscale.api.errors import TooManyInFlightError
 from keyscale.api.maintenance import verifier as service
-from keyscale.api.maintenance.verifier import BEAT_S, Verifier
+from keyscale.api.maintenance.verifier import AT_ONCE, BEAT_S, Verifier
 from keyscale.db.models import Attempt, Checkpoint, Job
 from keyscale.state.inspection.verification import Verification
 from keyscale.state.objects.errors import StoreUnavailableError
@@ -158,6 +160,26 @@ def test_a_verification_shows_its_progress_now_and_then_and_ends_with_its_contro
     verified.verifier._closing.set()
     verified.verifier._run(JOB, FOUND, BEGUN)
     assert (verified.goes_on[0], [each["status"] for each in verified.noted]) == (False, [CommandStatus.IN_PROGRESS])
+
+
+def test_a_few_snapshots_are_verified_at_once_and_each_end_makes_room_for_the_next(verified: Verified) -> None:
+    running: list[Future[None]] = []
+
+    def submit(run: Any, *of: Any) -> Future[None]:
+        assert (run, of) == (verified.verifier._run, (JOB, FOUND, BEGUN))
+        running.append(Future())
+        return running[-1]
+
+    threads: Any = SimpleNamespace(submit=submit)
+    verified.verifier._threads = threads
+    for _ in range(AT_ONCE):
+        verified.verifier.submit(JOB, FOUND, BEGUN)
+    for ended in (lambda: running[0].set_result(None), lambda: running[1].set_exception(ValueError("a defect"))):
+        with pytest.raises(TooManyInFlightError):
+            verified.verifier.submit(JOB, FOUND, BEGUN)
+        ended()
+        verified.verifier.submit(JOB, FOUND, BEGUN)
+    assert len(running) == AT_ONCE + 2
 
 
 @pytest.mark.parametrize(
