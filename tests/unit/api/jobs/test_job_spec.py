@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from keyscale.api.errors import RequestInvalidError, SettingFixedError
+from keyscale.api.job_spec import changed, spec_of
 from keyscale.api.jobs.schemas.job_spec import MaskedSpec, NewSpec, SpecPatch
+from keyscale.db.models import Revision
 from keyscale.jobs.protocol.specification import JobSpec
 
 NEWER: dict[str, Any] = {"artifact_id": "a", "later": 1, "checkpoints": {"interval_ms": 500, "later": {"x": 2}}}
@@ -51,3 +54,20 @@ def test_a_new_job_is_described_with_a_program_and_a_type_of_restart_strategy() 
     assert new["NewJobSpec"]["properties"]["artifact_id"]["type"] == "string"
     assert new["NewFixedDelayRestart"]["required"] == ["type"]
     assert "PatchedCheckpointSettings" in new
+
+
+def test_a_patch_changes_what_it_names_and_nothing_that_a_job_keeps() -> None:
+    present = JobSpec(artifact_id="a", parallelism=2, max_parallelism=64, parameters={"day": "1", "input": "/in"})
+    wanted = changed(present, {"artifact_id": "b", "parameters": {"day": None}, "max_parallelism": 64})
+    assert wanted == present.model_copy(update={"artifact_id": "b", "parameters": {"input": "/in"}})
+    with pytest.raises(SettingFixedError, match="max_parallelism is 64, and stays so"):
+        changed(present, {"artifact_id": "b", "max_parallelism": 128})
+    with pytest.raises(RequestInvalidError) as refused:
+        changed(present, {"parallelism": 0})
+    assert [each["field"] for each in refused.value.more["errors"]] == ["body.spec.parallelism"]
+
+
+def test_a_stored_specification_is_read_without_the_settings_that_are_gone() -> None:
+    assert spec_of(Revision(spec={"artifact_id": "a", "parallelism": 3, "gone": 1})) == JobSpec(
+        artifact_id="a", parallelism=3
+    )
