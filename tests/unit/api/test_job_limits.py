@@ -44,3 +44,33 @@ def test_limits_are_read_from_the_environment() -> None:
     for wrong in ({"KEYSCALE_JOB_CORES_MAX": "0"}, {"KEYSCALE_JOB_MEMORY_MAX": "much"}):
         with pytest.raises(SettingInvalidError, match=next(iter(wrong))):
             JobLimits.from_environment(wrong)
+
+
+def test_each_limit_has_a_variable_of_its_own() -> None:
+    given = {"PARALLELISM": "3", "CORES": "5", "EXECUTORS": "7", "MEMORY": "9m"}
+    read = JobLimits.from_environment({f"KEYSCALE_JOB_{name}_MAX": text for name, text in given.items()})
+    assert read == JobLimits(parallelism_max=3, cores_max=5, executors_max=7, memory_bytes_max=9 << 20)
+
+
+@pytest.mark.parametrize(
+    ("key", "most", "too_much", "limit"),
+    [
+        ("spark.cores.max", "16", "17", "a number from 1 to 16"),
+        ("spark.driver.cores", "16", "17", "a number from 1 to 16"),
+        ("spark.executor.cores", "16", "17", "a number from 1 to 16"),
+        ("spark.task.cpus", "16", "17", "a number from 1 to 16"),
+        ("spark.executor.instances", "4", "5", "a number from 1 to 4"),
+        ("spark.driver.maxResultSize", "4g", "4097m", "at most 4096m"),
+        ("spark.driver.memory", "4g", "4097m", "at most 4096m"),
+        ("spark.driver.memoryOverhead", "4096", "4097", "at most 4096m"),
+        ("spark.executor.memory", "4g", "4097m", "at most 4096m"),
+        ("spark.executor.memoryOverhead", "4096", "4097", "at most 4096m"),
+        ("spark.executor.pyspark.memory", "4096", "4097", "at most 4096m"),
+        ("spark.kryoserializer.buffer.max", "4g", "4097m", "at most 4096m"),
+        ("spark.python.worker.memory", "4g", "4097m", "at most 4096m"),
+    ],
+)
+def test_each_setting_of_spark_has_its_limit(key: str, most: str, too_much: str, limit: str) -> None:
+    LIMITS.check(1, {key: most})
+    with pytest.raises(JobLimitError, match=f"{key} is {limit} here"):
+        LIMITS.check(1, {key: too_much})

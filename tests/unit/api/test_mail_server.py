@@ -11,7 +11,10 @@ def test_a_mail_server_is_read_from_its_url() -> None:
     assert MailServer.of_url("smtps://ann%40x:p%2Fw@mail.example.com/?from=keyscale@example.com") == MailServer(
         "mail.example.com", 465, "keyscale@example.com", "ann@x", "p/w", is_tls=True
     )
-    assert MailServer.of_url("smtp://127.0.0.1:25/?from=k@example.com").port == 25
+    plain = "smtp://ann@127.0.0.1/?from=k@example.com"
+    assert MailServer.of_url(plain) == MailServer("127.0.0.1", 587, "k@example.com", "ann", "", is_tls=False)
+    alone = MailServer("127.0.0.1", 25, "k@example.com", None, "", is_tls=False)
+    assert MailServer.of_url("smtp://127.0.0.1:25/?from=k@example.com") == alone
 
 
 @pytest.mark.parametrize("url", ["mail.example.com", "http://mail.example.com/?from=k@x.de", "smtp://mail.example.com"])

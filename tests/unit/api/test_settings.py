@@ -25,6 +25,74 @@ def test_settings_have_defaults_for_a_laptop(tmp_path: Path) -> None:
     assert settings.control_url == "http://127.0.0.1:8080"
 
 
+NUMBERS = {
+    "KEYSCALE_STARTS_AT_ONCE": "starts_at_once",
+    "KEYSCALE_SPARE_DRIVERS": "spare_drivers",
+    "KEYSCALE_SESSION_HOURS": "session_hours",
+    "KEYSCALE_USER_REQUESTS_PER_SECOND": "user_requests_per_second",
+    "KEYSCALE_ADDRESS_REQUESTS_PER_SECOND": "address_requests_per_second",
+    "KEYSCALE_FAILURES_PER_MINUTE": "failures_per_minute",
+    "KEYSCALE_KEEP_CHECKPOINTS": "keep_checkpoints",
+    "KEYSCALE_KEEP_CHECKPOINT_DETAILS": "keep_checkpoint_details",
+    "KEYSCALE_KEEP_ATTEMPTS": "keep_attempts",
+    "KEYSCALE_KEEP_OPERATIONS": "keep_operations",
+    "KEYSCALE_KEEP_EVENT_DAYS": "keep_event_days",
+    "KEYSCALE_JOB_GROUP": "job_group",
+}
+LARGE_NUMBERS = {
+    "KEYSCALE_PORT": "port",
+    "KEYSCALE_RESTORE_TIMEOUT_MS": "restore_timeout_ms",
+    "KEYSCALE_VERIFY_TIMEOUT_MS": "verify_timeout_ms",
+    "KEYSCALE_PLAN_TIMEOUT_MS": "plan_timeout_ms",
+    "OTEL_METRIC_EXPORT_INTERVAL": "otlp_interval_ms",
+    "KEYSCALE_KEEP_EVENTS": "keep_events",
+}
+TEXTS = {
+    "KEYSCALE_DATABASE_URL": "database_url",
+    "KEYSCALE_HOST": "host",
+    "KEYSCALE_SPARK_SECRET": "spark_secret",
+    "KEYSCALE_JOB_USERS": "job_users",
+    "KEYSCALE_DRIVER_MEMORY": "driver_memory",
+    "KEYSCALE_STORE_ROLE": "store_role",
+}
+
+
+def test_each_variable_is_a_setting_of_its_own(tmp_path: Path) -> None:
+    numbers = {name: str(11 + place) for place, name in enumerate(NUMBERS)}
+    numbers |= {name: str(5001 + place) for place, name in enumerate(LARGE_NUMBERS)}
+    texts = {name: f"of-{name}" for name in TEXTS}
+    more = {
+        "KEYSCALE_HOME": str(tmp_path),
+        "KEYSCALE_STORE_URL": "s3://bucket/keyscale",
+        "KEYSCALE_STS_ENDPOINT": "https://sts.example/",
+        "KEYSCALE_S3_ENDPOINT": "https://s3.example",
+        "AWS_REGION": "eu-west-1",
+        "KEYSCALE_ALLOWED_HOSTS": "A.example,b.example",
+        "KEYSCALE_TRUSTED_PROXIES": "10.0.0.1,10.0.0.2",
+        "KEYSCALE_JOB_CGROUP": str(tmp_path),
+        "KEYSCALE_LOG_FORMAT": "json",
+        "KEYSCALE_SMTP_URL": "smtps://mail.example/?from=k@example.com",
+        "KEYSCALE_JOB_SECRET_ORDERS": "hidden",
+        "KEYSCALE_JOB_CORES_MAX": "3",
+        "KEYSCALE_JOB_QUOTA_PROCESSES": "2000",
+    }
+    settings = Settings.from_environment({**numbers, **texts, **more})
+    known = {**NUMBERS, **LARGE_NUMBERS, **TEXTS}
+    found = {variable: str(getattr(settings, name)) for variable, name in known.items()}
+    assert found == {**numbers, **texts}
+    assert (settings.store_url, settings.store_token_endpoint) == ("s3://bucket/keyscale", "https://sts.example")
+    stored = ("KEYSCALE_STORE_URL", "KEYSCALE_STORE_ROLE", "KEYSCALE_S3_ENDPOINT", "AWS_REGION")
+    assert settings.store_environment == {name: {**texts, **more}[name] for name in stored}
+    assert (settings.allowed_hosts, settings.trusted_proxies) == ({"a.example", "b.example"}, ("10.0.0.1", "10.0.0.2"))
+    assert (settings.job_cgroup, settings.log_format, settings.allows_private_targets) == (tmp_path, "json", False)
+    assert settings.mail_server is not None
+    assert (settings.mail_server.host, settings.job_secrets.variables_of(["ORDERS"])) == (
+        "mail.example",
+        {"KEYSCALE_JOB_SECRET_ORDERS": "hidden"},
+    )
+    assert (settings.job_limits.cores_max, settings.job_quota.processes_max) == (3, 2000)
+
+
 def test_a_collector_is_named_by_opentelemetrys_variables(tmp_path: Path) -> None:
     given = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318/", "OTEL_EXPORTER_OTLP_HEADERS": "x-token=a%20b, y=2"}
     settings = Settings.from_environment({"KEYSCALE_HOME": str(tmp_path), **given})
