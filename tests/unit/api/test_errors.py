@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 from typing import Annotated, Any
 
@@ -11,12 +12,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from keyscale.api.errors import (
     ApiError,
+    DatabaseUnavailableError,
     OperationInProgressError,
+    RateLimitedError,
     RequestInvalidError,
     RevisionConflictError,
     StoreUnavailableError,
+    TokenMissingError,
 )
 from keyscale.api.operations.schemas.any_operation import AnyOperation
+from keyscale.api.problem import problem
 from tests.support.coroutines import run_coroutine
 
 
@@ -87,3 +92,29 @@ def test_a_request_of_no_known_kind_is_refused_in_words_of_the_api(
     assert (wrong["field"], wrong["message"][: len(message)]) == (field, message)
     assert "NOPE" not in wrong["message"]
     assert "<" not in wrong["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "headers"),
+    [
+        (RateLimitedError("slowly", 7.2), {"retry-after": "8"}),
+        (DatabaseUnavailableError(), {"retry-after": "2"}),
+        (TokenMissingError("none"), {"www-authenticate": "Bearer"}),
+        (RevisionConflictError("older", 3), {}),
+    ],
+)
+def test_an_answer_says_everything_that_is_known_of_its_error(error: ApiError, headers: dict[str, str]) -> None:
+    answer = problem(error, place="here")
+    assert json.loads(bytes(answer.body)) == {
+        "type": f"urn:keyscale:error:{error.code}",
+        "code": error.code,
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail or error.title,
+        "advice": error.advice,
+        "retryable": error.retryable,
+        "place": "here",
+    }
+    described = {"content-length", "content-type"}
+    assert {name: value for name, value in answer.headers.items() if name not in described} == headers
+    assert (answer.status_code, answer.headers["content-type"]) == (error.status, "application/problem+json")
