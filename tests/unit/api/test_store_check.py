@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from keyscale.api import store_check
 from keyscale.api.errors import PlanTimeoutError, RestoreSourceError, StoreUnavailableError
 from keyscale.api.store_check import PublishedSavepoint, StoreCheck
 from keyscale.identifiers import Attempt, BatchId
@@ -185,6 +187,52 @@ def test_the_store_does_not_confirm_a_checkpoint_of_what_another_attempt_has_com
     assert position is not None
     job.store.put(path, encode_manifest(msgspec.structs.replace(mine, log_position=position[0])))
     assert not confirms(job, attempt=1)
+
+
+def test_the_health_of_a_store_is_looked_at_again_after_ten_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, looks, told = {"s": 100.0}, list[str](), list[tuple[float, bool]]()
+    is_away = True
+
+    def probe(_store: LocalObjectStore) -> None:
+        clock["s"] += 0.5
+        if is_away:
+            raise PermissionError(13, "Permission denied")
+
+    def opened(url: str) -> LocalObjectStore:
+        looks.append(url)
+        return LocalObjectStore(tmp_path / "store")
+
+    monkeypatch.setattr(store_check, "time", SimpleNamespace(monotonic=lambda: clock["s"]))
+    monkeypatch.setattr(store_check, "open_to_read", opened)
+    monkeypatch.setattr(store_check, "probe", probe)
+    check = StoreCheck("file:///own", lambda *checked: told.append(checked))
+    assert [check.problem(), check.problem()] == ["PermissionError: Permission denied"] * 2
+    clock["s"] += 10.0
+    assert check.problem() is not None
+    assert (looks, told) == (["file:///own"], [(0.5, True)])
+    clock["s"] += 0.1
+    is_away = False
+    assert [check.problem(), check.problem()] == [None, None]
+    assert (looks, told) == (["file:///own"] * 2, [(0.5, True), (0.5, False)])
+    check.require_usable("file:///of-a-job")
+    assert (looks[2:], len(told)) == (["file:///of-a-job"], 2), "the store of a job is not the configured one"
+
+
+def test_a_commit_after_a_snapshot_is_of_an_attempt_after_the_named_one(job: StateJob) -> None:
+    check, path = StoreCheck(job.store.url), job.layout.manifest(1, "there")
+    location = location_of(job.store.url, path)
+
+    def committed_at_ms(attempt: int) -> int | None:
+        return check.first_commit_after(job.store.url, job.job_id, location, attempt=attempt)
+
+    assert committed_at_ms(job.attempt) is None
+    first = job.attempt
+    job.start(1)
+    job.run_batch({1: 1})
+    assert committed_at_ms(first) is not None
+    assert committed_at_ms(job.attempt) is None
 
 
 def test_while_a_store_hangs_only_one_caller_waits_for_its_health(
