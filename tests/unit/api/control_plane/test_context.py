@@ -35,3 +35,4 @@ def test_each_kind_of_long_request_has_its_own_number_of_places() -> None:
 def test_two_control_planes_of_a_process_share_no_places() -> None:
     first, second = made(), made()
     assert not [name for name in first if first[name] is second[name]]
+    assert [each.name for each in fields(Context) if each.default is not MISSING] == ["issuer"], "else it is shared"
