@@ -14,6 +14,7 @@ from keyscale.api.errors import (
     ApiError,
     DatabaseUnavailableError,
     OperationInProgressError,
+    PlanTimeoutError,
     RateLimitedError,
     RequestInvalidError,
     RevisionConflictError,
@@ -101,6 +102,7 @@ def test_a_request_of_no_known_kind_is_refused_in_words_of_the_api(
         (DatabaseUnavailableError(), {"retry-after": "2"}),
         (TokenMissingError("none"), {"www-authenticate": "Bearer"}),
         (RevisionConflictError("older", 3), {}),
+        (PlanTimeoutError("later"), {}),
     ],
 )
 def test_an_answer_says_everything_that_is_known_of_its_error(error: ApiError, headers: dict[str, str]) -> None:
