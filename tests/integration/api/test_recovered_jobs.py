@@ -512,9 +512,10 @@ def test_an_artifact_that_the_database_knows_is_taken_if_it_has_the_same_bytes(
     lose_database: Callable[[], None],
 ) -> None:
     job = create("flights")
-    for content, expected in ((b"print('another')\n", "JOB_RECORD_INVALID"), (PROGRAM, "RECOVERED")):
+    files = ((MODULE, "helpful.py", "JOB_RECORD_INVALID"), (PROGRAM, "program.py", "RECOVERED"))
+    for content, filename, expected in files:
         lose_database()
-        uploaded = upload(content, "mine.py").json()["id"]
+        uploaded = upload(content, filename, name="mine").json()["id"]
         with context.sessions.begin() as session:
             session.get_one(Artifact, uploaded).id = job["spec"]["artifact_id"]
         assert outcomes(client) == {job["id"]: expected}
