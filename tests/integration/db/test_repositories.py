@@ -43,6 +43,7 @@ from keyscale.db.repositories import (
     exceptions,
     history,
     job_signs,
+    job_versions,
     jobs,
     leaders,
     operations,
@@ -195,6 +196,13 @@ class Rows:
     def decision(self, at_ms: int = 1, *, job_id: str = "mine", **columns: Any) -> ScalingDecision:
         defaults = {"verdict": ScalingVerdict.STEADY, "parallelism": 2, "target": 2, "message": "m", "facts": {}}
         made = ScalingDecision(job_id=job_id, at_ms=at_ms, confirmed_at_ms=at_ms, **{**defaults, **columns})
+        self._add(made)
+        return made
+
+    def diagnostic(self, name: str, *, job_id: str = "mine", at_ms: int = 1, **columns: Any) -> Diagnostic:
+        defaults = {"attempt": 1, "kind": DiagnosticKind.THREAD_DUMP, "request": {}, "requested_by": "ann"}
+        defaults |= {"until_ms": 100, **columns}
+        made = Diagnostic(id=name, job_id=job_id, requested_at_ms=at_ms, **defaults)
         self._add(made)
         return made
 
@@ -1141,7 +1149,6 @@ class TestSnapshotNeeds:
 
 
 class TestJobSigns:
-    @pytest.mark.real
     def test_the_reconciler_gets_jobs_that_run_should_run_or_have_processes(self, rows: Rows) -> None:
         assert _to_reconcile(rows) == []
         rows.set_job(desired=DesiredState.RUNNING)
@@ -1153,7 +1160,6 @@ class TestJobSigns:
         rows.attempt(1)
         assert _to_reconcile(rows) == ["mine"]
 
-    @pytest.mark.real
     def test_a_sign_has_the_last_signs_of_life_of_the_active_attempt(self, rows: Rows) -> None:
         rows.set_job(desired=DesiredState.RUNNING)
         rows.attempt(1, reaped=False, attached_at_ms=5, heartbeat_at_ms=6)
@@ -1161,6 +1167,71 @@ class TestJobSigns:
         rows.attempt(3, stage=AttemptStage.STANDBY, attached_at_ms=9, heartbeat_at_ms=10)
         (sign,) = job_signs.to_reconcile(rows.session)
         assert sign[2:] == (2, 8, 7)
+
+    @pytest.mark.parametrize("status", JobStatus)
+    def test_a_job_that_shall_not_run_needs_the_reconciler_until_its_status_is_settled(
+        self, rows: Rows, status: JobStatus
+    ) -> None:
+        rows.set_job(status=status)
+        settled = {JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED}
+        assert _to_reconcile(rows) == ([] if status in settled else ["mine"])
+
+    def test_the_jobs_of_the_reconciler_come_with_the_oldest_first_and_without_reaped_attempts(
+        self, rows: Rows
+    ) -> None:
+        rows.job("b", created_at_ms=5, desired=DesiredState.RUNNING)
+        rows.job("a", created_at_ms=5, desired=DesiredState.RUNNING)
+        rows.set_job("other", created_at_ms=3)
+        rows.attempt(1, job_id="other", reaped=False)
+        rows.attempt(1, reaped=True, attached_at_ms=5)
+        rows.attempt(7, STANDBY, job_id="a", reaped=True, heartbeat_at_ms=8)
+        rows.change("ended", job_id="b")
+        found = [sign[:1] + sign[2:] for sign in job_signs.to_reconcile(rows.session)]
+        assert found == [(job_id, None, None, None) for job_id in ("other", "a", "b")]
+
+    def test_each_job_has_one_version_of_each_topic_with_its_labels(self, rows: Rows) -> None:
+        rows.set_job(labels={"team": "a"})
+        rows.attempt(1, reaped=True)
+        found = job_versions.of_all_jobs(rows.session)
+        assert found.keys() == {"mine", "other"}
+        mine = found["mine"]
+        assert (mine.name, mine.labels, mine.topics["metrics"]) == ("mine-name", {"team": "a"}, None)
+        rows.attempt(2, ACTIVE, heartbeat_at_ms=5)
+        rows.attempt(3, reaped=False)
+        rows.attempt(9, ACTIVE, job_id="other")
+        topics = job_versions.of_all_jobs(rows.session)["mine"].topics
+        attempt_parts = [part.split(":")[0] for part in (topics["metrics"] or "").split(",")]
+        assert (topics.keys(), attempt_parts) == ({"job", "metrics"}, ["2", "3"])
+        assert topics["job"] == mine.topics["job"]
+
+    def test_a_watched_job_has_the_versions_of_its_own_newest_rows(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        few = job_versions._WATCHED.replace(f"LIMIT {job_versions._NEWEST}", "LIMIT 2")
+        monkeypatch.setattr(job_versions, "_WATCHED", few)
+        nothing = {"checkpoints": None, "operations": None, "events": None, "metrics": None}
+        found = job_versions.of_jobs(rows.session, ["mine", "gone"])
+        assert found == {"mine": {"job": found["mine"]["job"], **nothing}}
+        for job_id in ("mine", "other"):
+            for number in (3, 1, 2):
+                rows.checkpoint(number if job_id == "mine" else 10 + number, job_id=job_id)
+                rows.change(f"{job_id}{number}", job_id=job_id, at_ms=number)
+            rows.attempt(4, ACTIVE, job_id=job_id)
+            rows.attempt(5, reaped=True, job_id=job_id)
+        events_of = [
+            Event(at_ms=1, kind="A", actor="a", message="m", details={}, job_id=of) for of in ("mine", "other")
+        ]
+        rows.session.add_all(events_of)
+        rows.session.flush()
+        [mine] = job_versions.of_jobs(rows.session, ["mine"]).values()
+        versions = {name: sorted(part.split(":")[0] for part in str(text).split(",")) for name, text in mine.items()}
+        assert {**versions, "job": []} == {
+            "job": [],
+            "metrics": ["4"],
+            "checkpoints": ["2", "3"],
+            "operations": ["mine2", "mine3"],
+            "events": [str(events_of[0].id)],
+        }
 
     @pytest.mark.real
     def test_a_mark_differs_after_each_change_except_a_repeated_heartbeat(self, rows: Rows) -> None:

@@ -1,7 +1,7 @@
 """A database in the memory of pytest's process, for fast tests of what the platform writes and reads.
 
-SQLite takes PostgreSQL's place, with the tables of the models. It has no locks of rows, no arrays and no system columns
-such as `xmin`; a test whose query needs them runs on PostgreSQL alone.
+SQLite takes PostgreSQL's place, with the tables of the models. It has no locks of rows and no arrays, and a row's
+version, `xmin`, never changes there; a test whose query needs them runs on PostgreSQL alone.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
     connection.create_function("hashtextextended", 2, lambda _text, seed: seed)
     connection.create_function("least", -1, lambda *values: min(_known(values), default=None))
     connection.create_function("greatest", -1, lambda *values: max(_known(values), default=None))
+    connection.create_function("concat_ws", -1, lambda by, *values: by.join(map(str, _known(values))))
     connection.create_function("jsonb_contains", 2, _contains)
     connection.create_function("jsonb_is", 2, lambda one, other: None if one is None else _same(one, other))
     connection.create_function("jsonb_has_any", 2, _has_any)

@@ -102,6 +102,8 @@ def _record(table: re.Match[str]) -> str:
 
 _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"::\w+(\[\])?", ""),
+    (r"\bxmin\b", "rowid"),  # which does not change with its row
+    (r"string_agg\((.*?), ','(?:\s+ORDER BY [\w.]+)?\)", r"group_concat(\1, ',')"),
     (rf"{_VALUE} = CAST\(\? AS jsonb\)", r"jsonb_is(\1, ?)"),
     (r" FOR UPDATE\b", ""),
     (r"OFFSET (\?) LIMIT 1\b", r"LIMIT 1 OFFSET \1"),
