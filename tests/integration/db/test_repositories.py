@@ -68,6 +68,7 @@ from keyscale.vocabulary import (
     ChangePhase,
     Channel,
     CheckpointStatus,
+    ClaimMode,
     CommandStatus,
     DeliveryStatus,
     DesiredState,
@@ -85,7 +86,7 @@ from keyscale.vocabulary import (
 from tests.support.control_plane.condition_watch import ConditionWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Engine
     from sqlalchemy.orm import ORMExecuteState
@@ -526,6 +527,55 @@ class TestAttempts:
     def test_the_number_of_a_run_is_known_without_its_first_attempt(self, rows: Rows) -> None:
         rows.attempt(4, run=3)
         assert attempts.numbers_of(rows.session, ["mine"]) == {"mine": {3, 4}}
+
+    def test_each_origin_comes_with_the_way_in_which_it_was_restored(self, rows: Rows) -> None:
+        rows.attempt(1, restore_from="a", claim_mode=ClaimMode.CLAIM)
+        rows.attempt(2, restore_from="a")
+        rows.attempt(3, restore_from="b")
+        rows.attempt(4, restore_from="b")
+        assert sorted(attempts.restored_from(rows.session, "mine")) == [
+            ("a", ClaimMode.CLAIM),
+            ("a", ClaimMode.NO_CLAIM),
+            ("b", ClaimMode.NO_CLAIM),
+        ]
+
+    def test_an_attempt_that_waits_for_its_launch_has_its_own_time_and_the_jobs(self, rows: Rows) -> None:
+        rows.job("late", created_at_ms=70)
+        rows.attempt(2, STANDBY, job_id="late", created_at_ms=90)
+        rows.attempt(3, job_id="late", created_at_ms=80)
+        rows.attempt(4, ACTIVE, job_id="late", created_at_ms=95, launched_at_ms=96)
+        unlaunched = attempts.list_unlaunched(rows.session)
+        assert [tuple(each) for each in unlaunched] == [("late", 2, STANDBY, 90, 70)]
+        unstarted = attempts.list_unstarted(rows.session, [])
+        assert sorted((each.number, created_at_ms) for each, created_at_ms in unstarted) == [(2, 70), (4, 70)]
+
+    @pytest.mark.parametrize("status", JobStatus)
+    def test_the_last_attempt_of_a_job_that_goes_on_counts_as_running(self, rows: Rows, status: JobStatus) -> None:
+        rows.set_job(status=status)
+        rows.attempt(1, launched_on="here:/home", launched_at_ms=1, running_at_ms=1)
+        goes_on = {JobStatus.RUNNING, JobStatus.SLEEPING, JobStatus.SAVEPOINTING, JobStatus.RESCALING}
+        goes_on |= {JobStatus.UPGRADING, JobStatus.RESTARTING}
+        assert len(attempts.list_running(rows.session, "here:/home", 9)) == (status in goes_on)
+
+    def test_a_row_that_another_transaction_has_changed_is_read_again(self, rows: Rows) -> None:
+        known = rows.attempt(1, ACTIVE)
+        job, change = rows.set_job(), rows.change("move", status=OperationStatus.IN_PROGRESS)
+        read_again: list[Callable[[], Any]] = [
+            lambda: attempts.find(rows.session, "mine", 1, lock=True),
+            lambda: attempts.of_stage(rows.session, "mine", ACTIVE),
+            lambda: attempts.all_of_stage(rows.session, "mine", ACTIVE)[0],
+            lambda: jobs.lock(rows.session, "mine"),
+            lambda: operations.find(rows.session, "move"),
+            lambda: operations.find(rows.session, "move", lock=True),
+            lambda: operations.running(rows.session, "mine"),
+        ]
+        as_others_do = {"synchronize_session": False}
+        for number, read in enumerate(read_again, 10):
+            rows.session.execute(update(Attempt).values(pid=number), execution_options=as_others_do)
+            rows.session.execute(update(Job).values(restarts=number), execution_options=as_others_do)
+            rows.session.execute(update(Operation).values(checkpoint_id=number), execution_options=as_others_do)
+            read()
+            assert number in {known.pid, job.restarts, change.checkpoint_id}, number
 
 
 class TestChanges:
