@@ -676,6 +676,49 @@ class TestChanges:
         assert (waiting := operations.waiting(rows.session, "mine")) is not None
         assert waiting.id == "a"
 
+    def test_a_change_without_metrics_since_then_has_none_in_the_database(self, rows: Rows) -> None:
+        rows.change("mine", new_attempt=3, metrics_after={"rate": 1})
+        operations.note_progress(rows.session, "mine", 3, 70, None)
+        without = select(Operation.id).where(Operation.metrics_after.is_(None))
+        assert rows.session.scalars(without).all() == ["mine"]
+
+    def test_operations_whose_savepoint_may_be_there_unheard_come_with_the_store_of_their_job(self, rows: Rows) -> None:
+        for job_id in ("mine", "other"):
+            rows.attempt(1, job_id=job_id)
+        rows.attempt(2, ACTIVE)
+        failed: dict[str, Any] = {"command_status": CommandStatus.FAILED, "kind": OperationKind.STOP}
+        for name, columns in (
+            ("early", {"ended_at_ms": 49}),
+            ("first", {"ended_at_ms": 50}),
+            ("heard", {"command_status": CommandStatus.COMPLETED}),
+            ("checkpoint", {"kind": OperationKind.CHECKPOINT}),
+            ("live", {"kind": OperationKind.RESCALE, "rescale_mode": RescaleMode.LIVE}),
+            ("of a driver that lives", {"old_attempt": 2}),
+            ("listed", {}),
+            ("listed as subsumed", {}),
+            ("listed as failed", {"ended_at_ms": 70}),
+            ("listed as unfinished", {"ended_at_ms": 80}),
+            ("elsewhere", {"job_id": "other", "ended_at_ms": 90}),
+        ):
+            rows.command(name, **{"ended_at_ms": 60, **failed, **columns})
+        for number, (name, status) in enumerate(
+            (
+                ("listed", COMPLETED),
+                ("listed as subsumed", SUBSUMED),
+                ("listed as failed", FAILED),
+                ("listed as unfinished", CheckpointStatus.IN_PROGRESS),
+                ("elsewhere", COMPLETED),
+            ),
+            1,
+        ):
+            rows.checkpoint(number, status, savepoint_id=name, is_savepoint=True)
+        assert [(each.id, store) for each, store in operations.without_savepoint(rows.session, 50)] == [
+            ("elsewhere", "file:///other"),
+            ("listed as unfinished", "file:///mine"),
+            ("listed as failed", "file:///mine"),
+            ("first", "file:///mine"),
+        ]
+
 
 class TestCommands:
     @pytest.mark.parametrize(
@@ -703,6 +746,24 @@ class TestCommands:
         wanted = operations.wanted(rows.session, [driver, beside])
         assert (driver in wanted) is is_wanted
         assert (beside in wanted) is (command.get("job_id") == "other")
+
+    @pytest.mark.parametrize(
+        ("columns", "is_wanted"),
+        [
+            ({}, True),
+            ({"attempt": 2}, False),
+            ({"job_id": "other"}, False),
+            ({"ended_at_ms": 5}, False),
+            ({"until_ms": 10**11}, False),
+        ],
+    )
+    def test_a_driver_is_wanted_for_a_diagnostic_until_it_has_answered_or_the_time_is_over(
+        self, rows: Rows, columns: dict[str, Any], is_wanted: bool
+    ) -> None:
+        rows.attempt(3, ACTIVE)
+        rows.diagnostic("look", **{"attempt": 3, "until_ms": 10**14, **columns})
+        driver = operations.Listening("mine", 3, 1)
+        assert operations.wanted(rows.session, [driver]) == ({driver} if is_wanted else set())
 
     def test_a_driver_gets_the_open_commands_of_its_attempt_in_their_order(self, rows: Rows) -> None:
         rows.command("z", at_ms=1)
