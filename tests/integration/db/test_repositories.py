@@ -1117,6 +1117,63 @@ class TestCheckpoints:
         assert [checkpoints.delete_some(rows.session, "mine", 2) for _ in range(3)] == [2, 1, 0]
         assert len(checkpoints.list_page(rows.session, "other", PageRequest()).rows) == 3
 
+    def test_savepoints_of_one_owner_or_of_both_are_listed(self, rows: Rows) -> None:
+        for number, owner in ((1, SnapshotOwner.USER), (2, SnapshotOwner.PLATFORM), (3, SnapshotOwner.USER)):
+            rows.checkpoint(number, is_savepoint=True, owner=owner)
+        rows.checkpoint(4, owner=SnapshotOwner.USER)
+        rows.checkpoint(5, SUBSUMED, is_savepoint=True, owner=SnapshotOwner.USER)
+        rows.checkpoint(6, job_id="other", is_savepoint=True, owner=SnapshotOwner.USER)
+
+        def listed(**chosen: SnapshotOwner) -> list[int]:
+            found = checkpoints.list_savepoints(rows.session, "mine", PageRequest(), **chosen)
+            return [each.checkpoint_id for each in found.rows]
+
+        assert listed() == [3, 2, 1]
+        assert (listed(owner=SnapshotOwner.USER), listed(owner=SnapshotOwner.PLATFORM)) == ([3, 1], [2])
+
+    def test_the_counts_have_the_removed_checkpoints_of_the_job_alone(self, rows: Rows) -> None:
+        sums = ("checkpointed_size", "state_size_max", "end_to_end_duration", "end_to_end_duration_max")
+        for job_id, completed, failed in (("mine", 10, 2), ("other", 50, 60)):
+            rows.session.add(
+                CheckpointDay(
+                    job_id=job_id,
+                    day=1,
+                    completed=completed,
+                    failed=failed,
+                    **dict.fromkeys((*sums, "processed_records"), 0),
+                )
+            )
+        rows.session.flush()
+        assert dict(checkpoints.counts(rows.session, "mine")) == {FAILED: 2, SUBSUMED: 10}
+
+    def test_each_statistic_is_of_its_own_column_and_the_lists_are_in_one_order(self, rows: Rows) -> None:
+        for number in (1, 2):
+            measured = {"checkpointed_size": 10, "state_size": 20, "end_to_end_duration": 30, "processed_records": 40}
+            rows.checkpoint(number, **{name: value + number for name, value in measured.items()})
+        found = checkpoints.sizes(rows.session, "mine", {COMPLETED}, 9)
+        columns = (found.checkpointed_size, found.state_size, found.end_to_end_duration, found.processed_records)
+        assert set(zip(*columns, strict=True)) == {(11, 21, 31, 41), (12, 22, 32, 42)}
+        assert checkpoints.sizes(rows.session, "mine", {FAILED}, 9) == checkpoints.Sizes((), (), (), ())
+
+    def test_a_savepoint_of_changed_state_is_never_the_latest_snapshot(self, rows: Rows) -> None:
+        rows.checkpoint(1)
+        rows.checkpoint(2, attempt=0, is_savepoint=True)
+        assert (found := checkpoints.latest_completed(rows.session, "mine")) is not None
+        assert found.checkpoint_id == 1
+
+    def test_a_second_report_replaces_every_value_of_a_part(self, rows: Rows) -> None:
+        stored = rows.checkpoint(1)
+        columns = [column.name for column in CheckpointSubtask.__table__.columns]
+        keys = {"operator_uid": "count", "subtask": 0}
+        values = {name: number for number, name in enumerate(columns, 100) if name not in {"job_id", "checkpoint_id"}}
+        values |= {"status": COMPLETED, "key_group_entries": [1], "key_group_bytes": [2], **keys}
+        values |= {"largest_key_groups": [{"key_group": 3}]}
+        checkpoints.store_subtasks(rows.session, stored, parts(1, (0,)))
+        checkpoints.store_subtasks(rows.session, stored, [values])
+        rows.session.expire_all()
+        [part] = checkpoints.subtasks(rows.session, "mine", 1)
+        assert {name: getattr(part, name) for name in columns} == {"job_id": "mine", "checkpoint_id": 1, **values}
+
 
 class TestSnapshotNeeds:
     @pytest.mark.parametrize(
@@ -1257,6 +1314,20 @@ class TestSnapshotNeeds:
         rows.checkpoint(5, SUBSUMED)
         rows.checkpoint(6, job_id="other")
         assert snapshot_needs.newest_checkpoints(rows.session, "mine", 2) == [3, 2]
+
+    def test_only_a_stop_or_a_change_of_the_job_itself_keeps_a_revisions_last_state(self, rows: Rows) -> None:
+        rows.revision(2)
+        rows.set_job(revision=2)
+        done: dict[str, Any] = {"command_status": CommandStatus.COMPLETED, "location": "here"}
+        rows.attempt(1, revision=1)
+        rows.attempt(1, revision=1, job_id="other")
+        rows.set_job("other", revision=9)
+        for kind in (OperationKind.CHECKPOINT, OperationKind.SAVEPOINT):
+            rows.command(kind, kind=kind, **done)
+        rows.command("elsewhere", kind=OperationKind.STOP, job_id="other", **done)
+        assert snapshot_needs.revisions_kept_by(rows.session, "mine", "here") == []
+        rows.command("stop", kind=OperationKind.STOP, **done)
+        assert snapshot_needs.revisions_kept_by(rows.session, "mine", "here") == [1]
 
 
 class TestJobSigns:
