@@ -84,6 +84,7 @@ from keyscale.vocabulary import (
     UpgradeMode,
 )
 from tests.support.control_plane.condition_watch import ConditionWatch
+from tests.support.distinct_values import distinct_row, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -1582,6 +1583,123 @@ class TestJobs:
         assert jobs.known(rows.session, ["mine", "none"]) == {"mine"}
         assert jobs.ids(rows.session) == ["mine", "newer", "newest", "other"]
         assert jobs.list_page(rows.session, PageRequest()).rows == ["newest", "newer", "other", "mine"]
+
+    def test_an_overview_has_each_column_under_its_name(self, rows: Rows) -> None:
+        rows.session.add(distinct_row(Artifact, id="second", name="of the job", version=5, kind=ArtifactKind.ZIP))
+        rows.revision(2, artifact_id="second", libraries=["lib"])
+        rows.revision(2, job_id="other")
+        job = rows.set_job(revision=2, labels={"team": "a"}, failure={"code": "X"}, restarts=77, rewound_to="there")
+        beat = {"heartbeat_at_ms": 61, "last_commit_batch_id": 62, "last_commit_at_ms": 63, "metrics": {"batches": 64}}
+        given = {"pid": 65, "host": "h", "slots": 66, "totals_before": {"a": 67}, "restored_at_ms": 68}
+        attempt = rows.attempt(3, ACTIVE, revision=2, **given)
+        for name, value in beat.items():
+            setattr(attempt, name, value)
+        rows.change("now", status=OperationStatus.IN_PROGRESS, phases=[{"phase": "SAVEPOINT"}])
+        names = ("latest_ack_timestamp", "end_to_end_duration", "checkpointed_size", "state_size")
+        for number, first in ((7, 70), (8, 80)):
+            measured = dict(zip(names, range(first + 1, first + 5), strict=True))
+            rows.checkpoint(number, is_savepoint=number == 8, **measured)
+        revision = revisions.find(rows.session, "mine", 2)
+        assert (found := overviews.find(rows.session, "mine")) is not None
+        assert dict(found.job) == fields_of(job)
+        assert dict(found.revision) == fields_of(revision)
+        assert found.attempt == {**fields_of(attempt), **beat}
+        assert (found.artifact_name, found.artifact_version) == ("of the job", 5)
+        assert (found.operation_id, found.operation_kind) == ("now", OperationKind.RESCALE)
+        assert found.operation_phases == [{"phase": "SAVEPOINT"}]
+        assert found.checkpoint == overviews.LatestSnapshot(7, 71, 72, 73, 74)
+        assert found.savepoint == overviews.LatestSnapshot(8, 81, 82, 83, 84)
+
+    def test_a_scraped_job_has_each_fact_under_its_name(self, rows: Rows) -> None:
+        rows.revision(2, autoscaler={"mode": AutoscalerMode.MONITORING}, checkpoints={"interval_ms": 5})
+        rows.set_job(
+            revision=2,
+            status=JobStatus.RESTARTING,
+            desired=DesiredState.RUNNING,
+            restarts=21,
+            failure={"code": "X"},
+            created_at_ms=9,
+        )
+        times = {"created_at_ms": 31, "running_at_ms": 32, "heartbeat_at_ms": 33}
+        attempt = rows.attempt(4, ACTIVE, cause="rescale", driver_state="WARM", totals_before={"a": 34}, **times)
+        attempt.last_commit_at_ms, attempt.metrics = 35, {"batches": 36, "failures": {"times_ms": [1]}, "other": 1}
+        names = ("latest_ack_timestamp", "end_to_end_duration", "checkpointed_size", "state_size")
+        for number, status in ((4, COMPLETED), (5, FAILED)):
+            rows.checkpoint(number, status, **dict(zip(names, range(10 * number + 1, 10 * number + 5), strict=True)))
+        rows.change("done", stopped_at_ms=100, resumed_at_ms=160)
+        rows.decision(verdict=ScalingVerdict.SINK_SLOW, parallelism=2, target=6)
+        by_id, by_name = (JobScope(frozenset({reference})) for reference in ("mine", "mine-name"))
+        [found] = scrapes.of_scope(rows.session, by_id, limit=9)
+        assert found == scrapes.ObservedJob(
+            id="mine",
+            name="mine-name",
+            status=JobStatus.RESTARTING,
+            desired=DesiredState.RUNNING,
+            restarts=21,
+            checkpoints={"interval_ms": 5},
+            stage=ACTIVE,
+            driver_state="WARM",
+            running_at_ms=32,
+            totals_before={"a": 34},
+            heartbeat_at_ms=33,
+            metrics={"batches": 36, "failures": {"times_ms": [1]}, "other": 1},
+            completed=scrapes.Snapshot(4, 41, 42, 43, 44),
+            failed=scrapes.Snapshot(5, 51, 52, 53, 54),
+            downtime_ms=60,
+            failure={"code": "X"},
+            last_commit_at_ms=35,
+            scaling_verdict=ScalingVerdict.SINK_SLOW,
+            scaling_target=6,
+            cause="rescale",
+            created_at_ms=31,
+        )
+        [part] = scrapes.of_scope(rows.session, by_name, limit=9, report=("batches", "sink_outage"))
+        assert part == found._replace(metrics={"batches": 36, "sink_outage": None})
+
+    @pytest.mark.parametrize(
+        "scope",
+        [
+            EVERYTHING,
+            JobScope(frozenset({"mine", "other-name"})),
+            JobScope(labels={"team": "a"}),
+            JobScope(labels={"team": "a", "env": "test"}),
+            JobScope(any_labels=frozenset({("team", "b"), ("env", "test")})),
+            JobScope(frozenset({"plain"}), {"team": "b"}, frozenset({("env", "live")})),
+            JobScope(labels={"team": "c"}),
+        ],
+    )
+    def test_a_scopes_condition_finds_the_jobs_that_it_covers(self, rows: Rows, scope: JobScope) -> None:
+        labelled = {"mine": {"team": "a", "env": "test"}, "other": {"team": "a"}, "third": {"team": "b"}, "plain": {}}
+        labelled["live"] = {"team": "x", "env": "live"}
+        for number, (job_id, labels) in enumerate(labelled.items(), 10):
+            if job_id not in {"mine", "other"}:
+                rows.job(job_id)
+            rows.set_job(job_id, labels=labels, created_at_ms=number)
+        covered = [
+            job_id
+            for job_id, labels in labelled.items()
+            if scope.covers(job_id=job_id, name=f"{job_id}-name", labels=labels)
+        ]
+        assert jobs.list_page(rows.session, PageRequest(), scope).rows == covered[::-1]
+
+    def test_a_store_of_several_jobs_is_in_use_once(self, rows: Rows) -> None:
+        for job_id in ("mine", "other"):
+            rows.set_job(job_id, desired=DesiredState.RUNNING, store_url="s3://shared")
+        rows.job("cancelled", desired=DesiredState.CANCELLED)
+        assert jobs.stores_in_use(rows.session) == ["s3://shared"]
+
+    def test_revisions_of_one_author_are_listed_and_each_is_found_by_its_user(self, rows: Rows) -> None:
+        for number, author in ((2, "ann"), (3, "bob"), (4, "ann")):
+            rows.revision(number)
+            rows.session.get_one(Revision, ("mine", number)).created_by = author
+        for number in (2, 3, 4):
+            rows.revision(number, job_id="other")
+            rows.session.get_one(Revision, ("other", number)).created_by = "ann"
+        of_ann = revisions.list_page(rows.session, "mine", PageRequest(), created_by="ann").rows
+        assert [each.number for each in of_ann] == [4, 2]
+        job, attempt = rows.set_job(revision=4), rows.attempt(7, revision=3)
+        found = (revisions.current(rows.session, job), revisions.of_attempt(rows.session, attempt))
+        assert [(each.job_id, each.number) for each in found] == [("mine", 4), ("mine", 3)]
 
 
 class TestDeliveries:
