@@ -17,8 +17,9 @@ from keyscale.db.models import Diagnostic, Job
 from keyscale.db.repositories import diagnostics, jobs, operations
 from keyscale.db.repositories.operations import Listening
 from keyscale.jobs.protocol.messages import DIAGNOSTIC_CHARACTERS_MAX
-from keyscale.vocabulary import JobStatus, Role
+from keyscale.vocabulary import DiagnosticKind, JobStatus, Role
 from tests.integration.api.conftest import add_token
+from tests.support.distinct_values import fields_of
 
 if TYPE_CHECKING:
     import httpx
@@ -210,6 +211,29 @@ def test_the_newest_diagnostics_are_kept_and_old_ones_are_removed(
         session.get_one(Diagnostic, (looked.job_id, "d1")).requested_at_ms = 5
         assert diagnostics.remove_old(session, before_ms=6, some=10) == 1
     assert [each["id"] for each in looked.client.get(looked.path).json()["diagnostics"]] == ["d2"]
+
+
+def test_an_added_diagnostic_has_each_value_and_takes_the_place_of_its_jobs_oldest(
+    looked: Looked, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnostics, "KEPT", 2)
+    common: dict[str, Any] = {"attempt": 9, "kind": DiagnosticKind.SAMPLE, "request": {}, "requested_by": "bob"}
+    made: dict[str, Any] = {"attempt": 3, "kind": DiagnosticKind.PROFILE, "request": {"rows": 7}, "requested_by": "ann"}
+    with looked.context.sessions.begin() as session:
+        for job_id, name, at_ms in (
+            *((looked.job_id, name, at_ms) for name, at_ms in (("z", 10), ("w", 20), ("x", 20))),
+            *((job["id"], name, 99) for name in ("y", "z")),
+        ):
+            session.add(Diagnostic(job_id=job_id, id=name, requested_at_ms=at_ms, until_ms=1, **common))
+        diagnostics.add(session, "y", job_id=looked.job_id, at_ms=20, until_ms=40, **made)
+    with looked.context.sessions() as session:
+        kept = {job_id: diagnostics.list_of(session, job_id) for job_id in (looked.job_id, job["id"])}
+        assert [[each.id for each in found] for found in kept.values()] == [["y", "x"], ["z", "y"]]
+        found = diagnostics.find(session, looked.job_id, "y")
+        of_row = {"job_id": looked.job_id, "id": "y", "requested_at_ms": 20, "until_ms": 40}
+        unanswered = {"ended_at_ms": None, "parts": None, "failure": None}
+        assert fields_of(found) == {**made, **of_row, **unanswered}
+        assert diagnostics.find(session, looked.job_id, "z") is None
 
 
 @pytest.mark.real

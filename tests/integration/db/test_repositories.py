@@ -39,6 +39,7 @@ from keyscale.db.repositories import (
     browser_sessions,
     checkpoints,
     deleted_jobs,
+    diagnostics,
     events,
     exceptions,
     history,
@@ -1700,6 +1701,53 @@ class TestJobs:
         job, attempt = rows.set_job(revision=4), rows.attempt(7, revision=3)
         found = (revisions.current(rows.session, job), revisions.of_attempt(rows.session, attempt))
         assert [(each.job_id, each.number) for each in found] == [("mine", 4), ("mine", 3)]
+
+
+class TestDiagnostics:
+    def test_the_diagnostics_of_a_job_are_listed_with_the_newest_first(self, rows: Rows) -> None:
+        for name, at_ms in (("z", 10), ("x", 20), ("y", 20)):
+            rows.diagnostic(name, at_ms=at_ms)
+        rows.diagnostic("elsewhere", job_id="other", at_ms=15)
+        assert [each.id for each in diagnostics.list_of(rows.session, "mine")] == ["y", "x", "z"]
+
+    def test_a_driver_gets_the_diagnostics_that_still_wait_for_it_with_the_oldest_first(self, rows: Rows) -> None:
+        rows.diagnostic("b", at_ms=20)
+        rows.diagnostic("a", at_ms=20)
+        rows.diagnostic("z", at_ms=10)
+        rows.diagnostic("of another attempt", attempt=2)
+        rows.diagnostic("answered", ended_at_ms=5)
+        rows.diagnostic("over", until_ms=50)
+        rows.diagnostic("elsewhere", job_id="other")
+        assert [each.id for each in diagnostics.pending(rows.session, "mine", 1, 50)] == ["z", "a", "b"]
+        assert len(diagnostics.pending(rows.session, "mine", 1, 49)) == 4
+
+    def test_an_answer_is_stored_once_for_its_own_diagnostic(self, rows: Rows) -> None:
+        mine = rows.diagnostic("look", at_ms=30)
+        beside = [rows.diagnostic("look", job_id="other"), rows.diagnostic("another")]
+
+        def settle(attempt: int, name: str, at_ms: int) -> None:
+            answer = {"parts": [{"name": name}], "failure": {"code": name}, "at_ms": at_ms}
+            diagnostics.settle(rows.session, "look", job_id="mine", attempt=attempt, **answer)
+            rows.session.expire_all()
+
+        settle(2, "of another attempt", 40)
+        assert mine.ended_at_ms is None
+        settle(1, "first", 40)
+        settle(1, "second", 50)
+        assert (mine.parts, mine.failure, mine.ended_at_ms) == ([{"name": "first"}], {"code": "first"}, 40)
+        assert [each.ended_at_ms for each in beside] == [None, None]
+        late = rows.diagnostic("late", at_ms=90)
+        diagnostics.settle(rows.session, "late", job_id="mine", attempt=1, parts=[], failure=None, at_ms=80)
+        rows.session.expire_all()
+        assert (late.ended_at_ms, late.failure) == (90, None), "by another clock it would end before its request"
+
+    def test_diagnostics_from_before_a_time_go_a_few_at_once_with_the_oldest_first(self, rows: Rows) -> None:
+        for at_ms in (30, 10, 20, 40):
+            rows.diagnostic(str(at_ms), at_ms=at_ms, job_id="mine" if at_ms < 30 else "other")
+        assert diagnostics.remove_old(rows.session, before_ms=40, some=1) == 1
+        assert sorted(rows.session.scalars(select(Diagnostic.id))) == ["20", "30", "40"]
+        assert [diagnostics.remove_old(rows.session, before_ms=40, some=9) for _ in range(2)] == [2, 0]
+        assert list(rows.session.scalars(select(Diagnostic.id))) == ["40"]
 
 
 class TestDeliveries:
