@@ -1904,6 +1904,40 @@ class TestDeliveries:
         kept = rows.session.scalars(select(Delivery.id).order_by(Delivery.id)).all()
         assert kept == ["a2", "b2"]
 
+    def test_a_claimed_delivery_has_what_its_message_needs_and_counts_as_attempted(self, rows: Rows) -> None:
+        for name in ("late", "early"):
+            self.add(rows, name, 5)
+        first, second = rows.session.scalars(select(Event).order_by(Event.id)).all()
+        first.job_id = "other"
+        rows.session.flush()
+        chosen = {"channels": (Channel.WEBHOOK,), "lease_ms": 30, "each_max": 9}
+        found = subscriptions.claim_due(rows.session, 7, **chosen)
+        assert [(due.delivery.id, due.subscription.id, due.event.id, due.job and due.job.id) for due in found] == [
+            ("late0", "late", first.id, "other"),
+            ("early0", "early", second.id, None),
+        ]
+        rows.session.expire_all()
+        for due in found:
+            kept = due.delivery
+            assert (kept.attempts, kept.last_attempt_at_ms, kept.next_at_ms) == (1, 7, 37)
+
+    def test_the_deliveries_of_each_subscription_are_counted_for_it(self, rows: Rows) -> None:
+        for name, statuses in (
+            ("a", (DeliveryStatus.PENDING, DeliveryStatus.PENDING, DeliveryStatus.FAILED, DeliveryStatus.DELIVERED)),
+            ("b", (DeliveryStatus.DELIVERED,)),
+            ("c", (DeliveryStatus.FAILED,)),
+        ):
+            self.add(rows, name, *range(len(statuses)))
+            for number, status in enumerate(statuses):
+                rows.session.get_one(Delivery, f"{name}{number}").status = status
+        rows.session.flush()
+        assert subscriptions.counts(rows.session) == {"a": (2, 1), "b": (0, 0), "c": (0, 1)}
+        assert subscriptions.settle(
+            rows.session, "a0", 0, status=DeliveryStatus.DELIVERED, now_ms=8, next_at_ms=None, problem=None
+        )
+        settled = rows.session.execute(select(Delivery.id).where(Delivery.ended_at_ms.is_not(None)))
+        assert [each.id for each in settled] == ["a0"]
+
 
 class TestScaling:
     def test_the_recent_decisions_are_with_the_latest_and_with_moves_that_are_not_measured(self, rows: Rows) -> None:
