@@ -2027,6 +2027,94 @@ class TestScaling:
         expected = [("mine", 2, 3, {"batches": 2})] if is_scaled else []
         assert [(each.id, each.revision, each.parallelism, each.metrics) for each in found] == expected
 
+    def test_a_scaled_job_has_each_fact_under_its_name(self, rows: Rows) -> None:
+        rows.job("scaled")
+        rows.revision(2, job_id="scaled", autoscaler={"mode": AutoscalerMode.DISABLED})
+        rows.set_job("scaled", revision=2, status=JobStatus.RUNNING, max_parallelism=16, failure={"code": "X"})
+        attempt = rows.attempt(
+            4, ACTIVE, job_id="scaled", parallelism=3, slots=5, driver_state="WARM", restored_at_ms=6
+        )
+        rows.attempt(5, STANDBY, job_id="scaled", parallelism=9, metrics={"batches": 1})
+        rows.attempt(4, job_id="other", metrics={"batches": 2})
+        attempt.heartbeat_at_ms, attempt.last_commit_at_ms, attempt.metrics = 7, 8, {"batches": 9}
+        rows.session.flush()
+        assert scaling.find_job(rows.session, "scaled") == scaling.ScaledJob(
+            id="scaled",
+            name="scaled-name",
+            status=JobStatus.RUNNING,
+            revision=2,
+            max_parallelism=16,
+            spec={"artifact_id": "program", "libraries": [], "autoscaler": {"mode": "DISABLED"}},
+            failure={"code": "X"},
+            stage=ACTIVE,
+            parallelism=3,
+            slots=5,
+            driver_state="WARM",
+            heartbeat_at_ms=7,
+            last_commit_at_ms=8,
+            metrics={"batches": 9},
+            restored_at_ms=6,
+        )
+        stopped = scaling.find_job(rows.session, "mine")
+        assert (stopped.stage, stopped.parallelism, stopped.metrics) == (None, None, None)
+
+    def test_a_past_decision_has_each_value_under_its_name(self, rows: Rows) -> None:
+        rows.change("move", status=OperationStatus.ROLLED_BACK, ended_at_ms=91)
+        rows.change("elsewhere", job_id="other", ended_at_ms=92)
+        made = rows.decision(
+            11,
+            verdict=ScalingVerdict.UNDO,
+            parallelism=3,
+            target=5,
+            facts={"batch_limit": 13},
+            present={"work_ms": 14.5},
+            expected={"work_ms": 15.5},
+            outcome=ScalingOutcome.FAILED,
+            operation_id="move",
+        )
+        made.confirmed_at_ms = 12
+        of_another_job = rows.decision(1, operation_id="elsewhere")
+        foreign, found = scaling.recent(rows.session, ["mine"], 0)["mine"]
+        assert found == scaling.PastDecision(
+            id=made.id,
+            verdict=ScalingVerdict.UNDO,
+            parallelism=3,
+            target=5,
+            confirmed_at_ms=12,
+            batch_limit=13,
+            work_ms_before=14.5,
+            work_ms_expected=15.5,
+            outcome=ScalingOutcome.FAILED,
+            operation_id="move",
+            operation_status=OperationStatus.ROLLED_BACK,
+            operation_ended_at_ms=91,
+        )
+        assert (foreign.id, foreign.operation_status) == (of_another_job.id, None), "an operation of another job"
+
+    def test_runs_since_a_time_are_in_the_order_of_time_with_their_parallelism(self, rows: Rows) -> None:
+        for number, begin_ms, end_ms in ((1, 10, 99), (2, 60, 150), (3, 20, 100), (4, None, 150), (5, 160, None)):
+            rows.attempt(number, running_at_ms=begin_ms, ended_at_ms=end_ms, parallelism=number)
+        rows.attempt(6, job_id="other", running_at_ms=120)
+        assert scaling.runs(rows.session, "mine", 100) == [
+            scaling.Run(20, 100, 3),
+            scaling.Run(60, 150, 2),
+            scaling.Run(160, None, 5),
+        ]
+
+    def test_coarser_loads_are_of_the_points_with_that_step_since_a_time(self, rows: Rows) -> None:
+        minute_ms = series.RETENTIONS[1].step_ms
+        for at_ms, records in ((60_000, 1), (120_000, 2), (170_000, 3)):
+            series.store(rows.session, "mine", at_ms, {"input_records": records})
+            series.store(rows.session, "other", at_ms, {"input_records": 9})
+        found = scaling.loads(rows.session, ["mine"], 120_000, minute_ms)
+        assert found == {"mine": [(120_000, 3, None)]}
+
+    def test_a_sleeping_driver_has_held_cores_until_it_fell_asleep(self, rows: Rows) -> None:
+        rows.attempt(1, running_at_ms=90, fell_asleep_at_ms=130, ended_at_ms=180, parallelism=3)
+        rows.attempt(2, running_at_ms=150, fell_asleep_at_ms=90, parallelism=5)
+        rows.attempt(1, running_at_ms=50, fell_asleep_at_ms=60, job_id="other")
+        assert scaling.core_ms(rows.session, ["mine", "other"], 100, 200) == {"mine": 3 * 30, "other": 0}
+
 
 class TestArtifacts:
     def add(self, rows: Rows, artifact_id: str, version: int, sha256: str, name: str = "lib") -> Artifact:
