@@ -2189,6 +2189,25 @@ class TestArtifacts:
         assert seen == {"own": True, "used": True, "foreign": False, "none": False}
         assert artifacts.find_all(rows.session, ["used", "own", "none"]) == {"used": used, "own": own}
 
+    def test_bytes_that_are_stored_again_stay_as_they_are(self, rows: Rows) -> None:
+        artifacts.add_bytes(rows.session, "x", [b"a", b"b"])
+        artifacts.add_bytes(rows.session, "x", [b"a", b"b"])
+        assert list(artifacts.read_bytes(rows.session, "x")) == [b"a", b"b"]
+
+    def test_artifacts_of_a_kind_or_of_a_name_are_listed(self, rows: Rows) -> None:
+        jar, renamed = self.add(rows, "jar", 1, "x"), self.add(rows, "renamed", 2, "y", name="program-2")
+        jar.kind, renamed.kind = ArtifactKind.JAR, ArtifactKind.WHEEL
+        rows.session.flush()
+
+        def listed(**chosen: Any) -> list[str]:
+            return [each.id for each in artifacts.list_page(rows.session, PageRequest(), **chosen).rows]
+
+        assert listed(kinds={ArtifactKind.PYTHON, ArtifactKind.JAR}) == ["program", "jar"]
+        assert (listed(name="program"), listed(name="lib", kinds={ArtifactKind.PYTHON})) == (["program"], [])
+        for artifact_id, is_there in (("jar", True), ("none", False)):
+            scope = {"scope": EVERYTHING, "user_id": "ann"}
+            assert artifacts.is_visible(rows.session, artifact_id, **scope) is is_there
+
 
 class TestAccess:
     def test_a_token_is_valid_until_the_moment_at_which_it_expires(self, rows: Rows) -> None:
@@ -2241,6 +2260,31 @@ class TestAccess:
         assert secret_labels.find(rows.session, ["one", "none"]) == {"one": {"team": "new"}}
         secret_labels.replace(rows.session, "one", {})
         assert secret_labels.list_all(rows.session) == {"two": {"team": "two", "old": "yes"}}
+
+    def test_an_added_token_has_each_value_and_tokens_of_some_roles_are_listed(self, rows: Rows) -> None:
+        scope = JobScope(frozenset({"b", "a"}), {"team": "x"})
+        times = {"at_ms": 21, "expires_at_ms": 22}
+        of_token = {"token_id": "id", "sha256": "hash", "name": "deploy", "role": Role.OPERATOR, "created_by": "ann"}
+        tokens.add(rows.session, scope=scope, **of_token, **times)
+        rows.session.flush()
+        stored = tokens.find(rows.session, "hash")
+        assert stored is not None
+        assert fields_of(stored) == {
+            "sha256": "hash",
+            "id": "id",
+            "name": "deploy",
+            "role": Role.OPERATOR,
+            "job_names": ["a", "b"],
+            "job_labels": {"team": "x"},
+            "created_by": "ann",
+            "created_at_ms": 21,
+            "expires_at_ms": 22,
+            "revoked_at_ms": None,
+        }
+        rows.token("viewer")
+        rows.token("admin", role=Role.ADMIN)
+        some = tokens.list_all(rows.session, (Role.VIEWER, Role.OPERATOR))
+        assert [each.id for each in some] == ["id", "viewer"]
 
 
 class TestHistory:
