@@ -2515,6 +2515,97 @@ class TestHistory:
         listed = events.list_page(rows.session, "mine", PageRequest()).rows
         assert [event.at_ms for event in listed] == [30, 20]
 
+    def test_an_event_has_the_origin_of_the_request_that_is_answered(self, rows: Rows) -> None:
+        origin = events.EventOrigin("request-1", "10.0.0.7", actor="of the request", actor_id="user-1")
+        token = events.ORIGIN.set(origin)
+        try:
+            self.record(rows, 10, kind="WITHIN")
+        finally:
+            events.ORIGIN.reset(token)
+        self.record(rows, 20, kind="BESIDE", job_id="other")
+        beside, within = rows.session.scalars(select(Event).order_by(Event.kind)).all()
+        assert (within.actor, within.actor_id, within.address, within.request_id) == (
+            "ann",
+            "user-1",
+            "10.0.0.7",
+            "request-1",
+        )
+        assert (beside.actor_id, beside.address, beside.request_id) == (None, None, None)
+        assert (beside.job_id, beside.at_ms, beside.message, beside.details) == ("other", 20, "20", {})
+
+    def test_requested_changes_of_state_are_known_until_their_savepoint_is_listed(self, rows: Rows) -> None:
+        def request(at_ms: int, job_id: str, savepoint_id: str, kind: str = events.STATE_CHANGE_REQUESTED) -> None:
+            details = {"savepoint_id": savepoint_id}
+            events.record(rows.session, job_id=job_id, at_ms=at_ms, kind=kind, message="m", **details)
+            rows.session.flush()
+
+        request(9, "mine", "early")
+        request(10, "mine", "s")
+        request(11, "mine", "listed")
+        request(12, "other", "t")
+        request(13, "mine", "done", kind="STATE_CHANGED")
+        request(14, "deleted", "u")
+        rows.checkpoint(1, savepoint_id="listed")
+        rows.checkpoint(1, savepoint_id="s", job_id="other")
+        found = events.changes_without_savepoint(rows.session, 10)
+        assert [(event.at_ms, store) for event, store in found] == [(12, "file:///other"), (10, "file:///mine")]
+        assert [event.at_ms for event in events.requested_state_changes(rows.session, "mine")] == [11, 10, 9]
+
+    def test_an_exception_has_each_value_of_its_failure(self, rows: Rows) -> None:
+        failure = {"code": "X", "message": "m", "traceback": "t", "operator_uid": "count", "subtask": 5}
+        exceptions.record(rows.session, "mine", 3, 9, failure)
+        exceptions.record(rows.session, "other", 4, 10, {"code": "Y", "message": "n"})
+        [kept] = exceptions.list_page(rows.session, "mine", PageRequest()).rows
+        of_row = {"id": kept.id, "job_id": "mine", "attempt": 3, "at_ms": 9}
+        assert fields_of(kept) == {**of_row, **failure}
+        [bare] = exceptions.list_page(rows.session, "other", PageRequest()).rows
+        assert (bare.code, bare.traceback, bare.operator_uid, bare.subtask) == ("Y", None, None, None)
+
+    def test_old_history_goes_a_few_rows_at_once_with_the_oldest_first(self, rows: Rows) -> None:
+        for number in (3, 1, 2, 4):
+            rows.attempt(number, reaped=True)
+            rows.attempt(number, reaped=True, job_id="other")
+            self.record(rows, 10 * number)
+        assert history.remove_attempts(rows.session, "mine", keep=1, some=2) == 2
+        assert attempts.numbers_of(rows.session, ["mine", "other"]) == {"mine": {3, 4}, "other": {1, 2, 3, 4}}
+        assert history.remove_events(rows.session, before_ms=99, some=3) == 3
+        assert list(rows.session.scalars(select(Event.at_ms))) == [40]
+
+    def test_a_discarded_checkpoint_goes_once_its_objects_are_deleted(self, rows: Rows) -> None:
+        discarded = {"discard_requested_at_ms": 1}
+        rows.checkpoint(1, CheckpointStatus.DISCARDED, objects_deleted_at_ms=2, **discarded)
+        rows.checkpoint(2, CheckpointStatus.DISCARDED, **discarded)
+        rows.checkpoint(3, SUBSUMED, external_path="origin")
+        rows.checkpoint(4)
+        rows.attempt(1, restore_from="origin", job_id="other")
+        assert history.remove_checkpoints(rows.session, "mine", keep=1, some=10) == 2
+        kept = checkpoints.list_page(rows.session, "mine", PageRequest()).rows
+        assert [one.checkpoint_id for one in kept] == [4, 2]
+
+    def test_a_value_is_kept_in_the_steps_of_every_retention(self, rows: Rows) -> None:
+        at_ms = 3 * series.DAYS.step_ms + 70_000
+        for later_ms, restarts in ((0, 1), (10_000, 2), (60_000, 4)):
+            series.store(rows.session, "mine", at_ms + later_ms, {"restarts": restarts, "busy_ratio": 0.5})
+        found = []
+        for retention in series.RETENTIONS:
+            points = series.read(rows.session, "mine", retention, at_ms - at_ms % retention.step_ms, 10 * at_ms)
+            found.append([(point.at_ms - at_ms, point.restarts, point.busy_samples) for point in points])
+        tens, minutes, quarters, days = found
+        assert tens == [(0, 1, 1), (10_000, 2, 1), (60_000, 4, 1)]
+        assert minutes == [(-10_000, 3, 2), (50_000, 4, 1)]
+        assert quarters == days == [(-70_000, 7, 3)]
+
+    def test_a_step_keeps_the_values_that_are_not_given_again_and_a_new_step_does_not(self, rows: Rows) -> None:
+        tens, minutes = series.RETENTIONS[:2]
+        series.store(rows.session, "mine", 60_000, {"lag_ms": 5, "user_metrics": {"a": [1.0]}})
+        series.store(rows.session, "mine", 60_001, {"restarts": 1, "user_metrics": {"b": [2.0]}})
+        series.store(rows.session, "mine", 60_000 + tens.span_ms, {"restarts": 2})
+        rows.session.expire_all()
+        [point] = series.read(rows.session, "mine", tens, 0, 2 * tens.span_ms)
+        assert (point.lag_ms, point.restarts, point.user_metrics) == (None, 2, None), "the slot of an earlier round"
+        first, _ = series.read(rows.session, "mine", minutes, 0, 2 * tens.span_ms)
+        assert (first.lag_ms, first.restarts, first.user_metrics) == (5, 1, {"b": [2.0]})
+
 
 class TestReplicas:
     def test_the_replicas_that_are_alive_are_known_by_their_addresses_the_last_seen_first(self, rows: Rows) -> None:
