@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import (
+    Alarm,
     Artifact,
     Attempt,
     BrowserSession,
@@ -24,6 +25,7 @@ from keyscale.db.models import (
     Event,
     Job,
     JobException,
+    Leader,
     Operation,
     Replica,
     Revision,
@@ -2645,6 +2647,25 @@ class TestReplicas:
         assert leaders.begin_epoch(rows.session, "http://second") == first + 1
         assert not leaders.beat(rows.session, first)
         assert not leaders.share_epoch(rows.session, first)
+
+    def test_the_leader_is_shown_with_its_own_times_and_address(self, rows: Rows) -> None:
+        assert leaders.read(rows.session) is None, "there has been no leader"
+        epoch = leaders.begin_epoch(rows.session, "http://first")
+        rows.session.execute(update(Leader).values(elected_at_ms=70, beat_at_ms=Leader.beat_at_ms - 60_000))
+        assert (silent := leaders.read(rows.session)) is not None
+        assert (silent.epoch, silent.url, silent.elected_at_ms, silent.is_there) == (epoch, "http://first", 70, False)
+        assert 60_000 <= silent.silent_ms < 90_000
+        leaders.beat(rows.session, epoch)
+        assert (beaten := leaders.read(rows.session)) is not None
+        assert (beaten.elected_at_ms, beaten.silent_ms < 9000, beaten.is_there) == (70, True, True)
+        leaders.begin_epoch(rows.session, "http://second")
+        assert (second := leaders.read(rows.session)) is not None
+        assert (second.url, second.elected_at_ms > 70, second.is_there) == ("http://second", True, True)
+
+    def test_an_alarm_has_the_time_of_its_begin(self, rows: Rows) -> None:
+        alarms.begin(rows.session, "mine", "LAG", 77)
+        rows.session.flush()
+        assert fields_of(rows.session.scalars(select(Alarm)).one()) == {"job_id": "mine", "kind": "LAG", "since_ms": 77}
 
     def test_an_alarm_of_a_job_ends_alone(self, rows: Rows) -> None:
         for job_id, kind in (("mine", "LAG"), ("mine", "FAILED"), ("other", "LAG")):
