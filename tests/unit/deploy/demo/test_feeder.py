@@ -15,6 +15,7 @@ from keyscale.deploy.demo import feeder, progress, running_feeder, verdict
 from keyscale.deploy.demo.progress import ProgressDisplay
 from keyscale.deploy.demo.published_output import PublishedOutput, read_rows
 from keyscale.deploy.demo.reference import Check
+from keyscale.deploy.demo.reports import delivered, plan_deliveries
 from keyscale.deploy.demo.running_feeder import RunningFeeder
 from keyscale.deploy.demo.scenario import Scenario
 
@@ -71,6 +72,37 @@ def test_a_file_is_written_once_it_is_allowed(
     feeder.deliver(target, files=4, seconds=0.0, seed=7, reports=20, allowance=allowance)
     assert counted == [0, 1, 2, 3, 4], "a file with the number n needs an allowance above n"
     assert not [each.name for each in target.iterdir() if each.name.startswith(".")]
+
+
+def test_the_time_of_the_delivery_begins_with_the_allowance_of_the_first_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paused: list[float]
+) -> None:
+    allowance, target = tmp_path / "allowance", tmp_path / "in"
+    allowance.write_text("0")
+    written: list[tuple[float, str]] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if sum(paused) >= 40.0:
+            allowance.write_text("9")
+
+    def write(directory: Path, name: str, records: list[dict[str, Any]]) -> None:
+        assert (directory, bool(records)) == (target, True)
+        written.append((round(sum(paused), 3), name))
+
+    monkeypatch.setattr(feeder.time, "sleep", pause)
+    monkeypatch.setattr(feeder, "ALLOWANCE_POLL_S", 10.0)
+    monkeypatch.setattr(feeder, "write_atomically", write)
+    feeder.deliver(target, files=4, seconds=10.0, seed=7, reports=20, allowance=allowance)
+    assert written == [(40.0 + 2.0 * number, f"reports-{number:04d}.json") for number in range(5)]
+
+
+def test_the_files_are_as_the_plan_of_their_seed_says(tmp_path: Path, paused: list[float]) -> None:
+    for seed in (3, 8):
+        feeder.deliver(tmp_path / str(seed), files=4, seconds=0.0, seed=seed, reports=30, allowance=None)
+        planned = [delivered(REPORTS[:30], each, seed) for each in plan_deliveries(30, 4, seed)]
+        assert delivered_in(tmp_path / str(seed)) == [[each["report_id"] for each in file] for file in planned]
+    assert sum(paused) == 0.0
 
 
 class Process:
