@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.deploy.demo.reference import compare, fold
-from keyscale.deploy.demo.reports import delivered, departure_reports, plan_deliveries
+from keyscale.deploy.demo.reports import MAX_FILES_LATE, Delivery, delivered, departure_reports, plan_deliveries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,3 +148,23 @@ def test_a_file_holds_exactly_its_planned_reports() -> None:
         records = delivered(reports(), delivery, seed=7)
         planned = [reports()[index]["report_id"] for index in (*delivery.first, *delivery.again)]
         assert Counter(record["report_id"] for record in records) == Counter(planned)
+
+
+def test_a_report_comes_again_at_most_some_files_later_and_the_last_ones_in_a_file_of_their_own() -> None:
+    deliveries = plan_deliveries(reports=20_000, files=40, seed=3)
+    first_in = {index: file for file, delivery in enumerate(deliveries) for index in delivery.first}
+    late = Counter(file - first_in[index] for file, delivery in enumerate(deliveries) for index in delivery.again)
+    assert late.keys() == set(range(1, MAX_FILES_LATE + 1))
+    assert (len(deliveries), deliveries[-1].first) == (41, ())
+    assert plan_deliveries(reports=1, files=1, seed=7) == [Delivery((0,), ())], "without repeats there is no such file"
+
+
+def test_the_reports_of_a_file_are_in_the_order_of_time_with_the_repeats_among_them() -> None:
+    given = [{"number": number} for number in range(100)]
+    delivery = Delivery(tuple(range(50, 100)), tuple(range(20)))
+    for seed in (1, 2):
+        numbers = [record["number"] for record in delivered(given, delivery, seed)]
+        assert [number for number in numbers if number >= 50] == list(range(50, 100))
+        places = [place for place, number in enumerate(numbers) if number < 50]
+        assert (len(places), places[0] < 20, places[-1] > 40) == (20, True, True)
+    assert delivered(given, delivery, 1) == delivered(given, delivery, 1) != delivered(given, delivery, 2)
