@@ -9,11 +9,19 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import errors
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from keyscale.db import limited_connection
-from keyscale.db.connections import is_database_away, is_given_up, is_too_slow
+from keyscale.db import connections, limited_connection
+from keyscale.db.connections import (
+    is_database_away,
+    is_given_up,
+    is_too_slow,
+    open_engine,
+    reading_session_factory,
+    session_factory,
+    without_time_limits,
+)
 from keyscale.db.errors import SchemaTooNewError, SchemaUnreleasedError
 from keyscale.db.limited_connection import Connector, LimitedConnection
 from keyscale.db.migrate import refusal_of_unknown_revision
@@ -120,3 +128,73 @@ def test_a_connection_waits_no_longer_than_its_limit_and_is_then_closed(monkeypa
 )
 def test_an_unknown_revision_is_of_development_or_newer(revision: str, kind: type[Exception]) -> None:
     assert type(refusal_of_unknown_revision(revision)) is kind
+
+
+def test_a_pool_opens_limited_connections_with_the_time_limits_and_refuses_lost_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[dict[str, Any]] = []
+
+    def connect(_: Connector, *arguments: Any, **parameters: Any) -> None:
+        assert arguments == ()
+        opened.append(parameters)
+        raise psycopg.OperationalError("no answer")
+
+    monkeypatch.setattr(Connector, "connect", connect)
+    engine: Any = open_engine("postgresql://ann:secret@host:5433/jobs", connections=7)
+    with pytest.raises(OperationalError):
+        engine.connect()
+    [parameters] = opened
+    parameters.pop("context", None)
+    assert parameters == {
+        "host": "host",
+        "port": 5433,
+        "dbname": "jobs",
+        "user": "ann",
+        "password": "secret",
+        "connect_timeout": 5,
+        "application_name": "keyscale",
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "options": "-c statement_timeout=8000 -c idle_in_transaction_session_timeout=15000",
+    }
+    pool = engine.pool
+    assert (pool.size(), pool._max_overflow, pool.timeout(), pool._pool.use_lifo) == (7, 0, 5, True)
+    assert engine.hide_parameters
+    for is_lost in (False, True):
+        connection = SimpleNamespace(is_lost=lambda is_lost=is_lost: is_lost)
+        if is_lost:
+            with pytest.raises(InvalidatePoolError):
+                pool.dispatch.checkout(connection, None, None)
+        else:
+            pool.dispatch.checkout(connection, None, None)
+
+
+def test_statements_have_no_limits_within_the_block_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(connections, "LimitedConnection", SimpleNamespace)
+    driver = SimpleNamespace(answer_timeout_s=10.0)
+    connection: Any = SimpleNamespace(
+        connection=SimpleNamespace(driver_connection=driver),
+        execute=lambda statement: done.append((str(statement), driver.answer_timeout_s)),
+    )
+
+    def migrate() -> None:
+        with without_time_limits(connection):
+            assert driver.answer_timeout_s is None
+            raise ValueError("it failed")
+
+    with pytest.raises(ValueError, match="it failed"):
+        migrate()
+    assert done == [("SET LOCAL statement_timeout = 0", None)]
+    assert driver.answer_timeout_s == 10.0
+
+
+def test_only_readers_are_without_transactions_and_objects_survive_a_commit() -> None:
+    engine = open_engine("postgresql://host/jobs")
+    writing, reading = session_factory(engine), reading_session_factory(engine)
+    assert writing.kw["bind"] is engine
+    assert reading.kw["bind"].get_execution_options()["isolation_level"] == "AUTOCOMMIT"
+    assert "isolation_level" not in engine.get_execution_options()
+    assert (writing.kw["expire_on_commit"], reading.kw["expire_on_commit"]) == (False, False)
