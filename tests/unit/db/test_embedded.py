@@ -299,3 +299,96 @@ def test_a_program_runs_apart_from_the_terminal_and_says_why_it_failed(  # noqa:
         "UTC",
         {"PATH", "LC_ALL", "TZ"},
     )
+
+
+def test_the_server_is_started_with_its_options_on_its_own_socket(server: EmbeddedPostgres, programs: Programs) -> None:
+    server.start()
+    initdb, single, start = programs.ran
+    assert initdb == (
+        "initdb",
+        "--auth=scram-sha-256",
+        f"--pwfile={server.root}/password",
+        f"--username={SUPERUSER}",
+        "--encoding=UTF8",
+        "--locale=C",
+        "-D",
+        f"{server.root}/data.new",
+    )
+    quiet = ("-c", "log_min_error_statement=panic")
+    assert single == ("postgres", "--single", *quiet, "-D", f"{server.root}/data", "postgres")
+    options = f"-c listen_addresses='' -c max_connections=100 -k '{server.root}'"
+    files = ("-D", f"{server.root}/data", "-l", f"{server.root}/log")
+    assert start == ("pg_ctl", *files, "-w", "-t", "60", "-o", options, "start")
+    [text] = programs.texts
+    created, *_ = lines = text.splitlines()
+    assert f"CREATE ROLE {DATABASE_USER} LOGIN CREATEDB" in created
+    assert lines[1:4] == [
+        f"ALTER ROLE {SUPERUSER} PASSWORD NULL",
+        f"ALTER DATABASE postgres OWNER TO {DATABASE_USER}",
+        f"ALTER SCHEMA public OWNER TO {DATABASE_USER}",
+    ]
+
+
+def test_under_root_everything_is_prepared_for_the_user_of_the_server(
+    server: EmbeddedPostgres, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = SimpleNamespace(pw_uid=4711, pw_gid=4712)
+    done: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(embedded, "_unprivileged_user", lambda: account)
+    monkeypatch.setattr(embedded, "programs", lambda: server.root / "install" / "bin")
+
+    def make_private(directory: Path, user: object) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        done.append(("private", directory, user))
+
+    monkeypatch.setattr(embedded, "_make_private", make_private)
+    for name in ("let_enter", "_let_read"):
+        monkeypatch.setattr(embedded, name, lambda directory, name=name: done.append((name, directory)))
+    monkeypatch.setattr(embedded.os, "chown", lambda *given: done.append(("chown", *given)))
+    server.start()
+    assert done == [
+        *[("private", server.root, account), ("let_enter", server.root.parent)] * 2,
+        ("_let_read", server.root / "install"),
+        ("chown", server.root / "password", 4711, 4712),
+    ]
+    assert programs.is_running
+
+
+def test_a_start_that_the_file_system_refuses_says_why(
+    server: EmbeddedPostgres, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("no room")
+
+    monkeypatch.setattr(embedded, "_make_private", refuse)
+    with pytest.raises(EmbeddedPostgresError, match="no room"):
+        server.start()
+    assert programs.ran == []
+
+
+def test_only_root_needs_a_user_for_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def found(look: Any, name: str, *options: str) -> str:
+        asked.append((look.args, name, *options))
+        if len(asked) > 1:
+            raise LookupError("no room for it")
+        return "the account"
+
+    monkeypatch.setattr(embedded, "found_or_made", found)
+    monkeypatch.setattr(embedded.os, "geteuid", lambda: 1000)
+    assert embedded._unprivileged_user() is None
+    monkeypatch.setattr(embedded.os, "geteuid", lambda: 0)
+    assert embedded._unprivileged_user() == "the account"
+    no_login = ("--system", "--no-create-home", "--shell", "/usr/sbin/nologin")
+    assert asked == [(("keyscale-db",), "keyscale-db", *no_login)]
+    with pytest.raises(EmbeddedPostgresError, match="no room for it"):
+        embedded._unprivileged_user()
+
+
+def test_a_server_without_its_programs_does_not_run(server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> int:
+        raise FileNotFoundError("pg_ctl")
+
+    monkeypatch.setattr(EmbeddedPostgres, "_run", missing)
+    assert not server.is_running()
