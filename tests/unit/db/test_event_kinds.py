@@ -10,8 +10,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from keyscale.api.events.routes import Kinds
-from keyscale.db.event_kinds import EVENT_KINDS
-from keyscale.vocabulary import JobStatus
+from keyscale.db.event_kinds import EVENT_KINDS, command_event, notification_of
+from keyscale.vocabulary import CommandKind, JobStatus, NotificationKind
 from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
@@ -51,3 +51,32 @@ def test_a_kind_that_no_event_has_is_refused_with_the_list_of_kinds() -> None:
     assert kinds.validate_python(["JOB_FAILED"]) == ["JOB_FAILED"]
     with pytest.raises(ValidationError, match="no event has this kind; the kinds are ACCESS_DENIED, APPR"):
         kinds.validate_python(["JOB_FAILED", "NOSUCH"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "notification"),
+    [
+        ("JOB_FAILED", NotificationKind.JOB_FAILED),
+        ("STORE_AWAY", NotificationKind.STORE_AWAY),
+        ("STORE_AWAY_ENDED", NotificationKind.STORE_AWAY),
+        ("CHECKPOINTS_LATE_ENDED", NotificationKind.CHECKPOINTS_LATE),
+        ("RESCALE_COMPLETED", NotificationKind.OPERATION_COMPLETED),
+        ("UPGRADE_ROLLED_BACK", NotificationKind.OPERATION_ROLLED_BACK),
+        ("STOP_FAILED", NotificationKind.OPERATION_FAILED),
+        ("RESCALE_CANCELLED", None),
+        ("JOB_FAILED_ENDED", None),
+        ("OPERATION_FAILED", None),
+        ("LIVE_RESCALE_FAILED", None),
+        ("RESCALE_PHASE", None),
+    ],
+)
+def test_a_notification_is_about_the_ends_of_operations_and_both_ends_of_alarms(
+    kind: str, notification: NotificationKind | None
+) -> None:
+    assert notification_of(kind) is notification
+
+
+def test_the_end_of_a_live_rescales_command_is_not_the_end_of_the_rescale() -> None:
+    told = [command_event(kind, "FAILED") for kind in (CommandKind.RESCALE, CommandKind.SAVEPOINT)]
+    assert told == ["LIVE_RESCALE_FAILED", "SAVEPOINT_FAILED"]
+    assert command_event(CommandKind.STOP_WITH_SAVEPOINT, "COMPLETED") == "STOP_WITH_SAVEPOINT_COMPLETED"
