@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
 import pytest
 
+from keyscale.api.settings import Settings
 from keyscale.deploy import program_check
 from keyscale.deploy.program_check import check, place_libraries
 from keyscale.installation import IMPORT_PATH
@@ -22,6 +24,9 @@ from keyscale.jobs.protocol.program import (
     ProgramDeclaration,
     ProgramQuestion,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 PROGRAM = """
 import pyarrow as pa
@@ -112,6 +117,72 @@ def test_a_program_gets_the_secrets_of_the_environment(tmp_path: Path, monkeypat
     monkeypatch.setattr(program_check, "subprocess", SimpleNamespace(run=lambda _, *, env, **__: given.append(env)))
     check.main([str(tmp_path / "views.py")], standalone_mode=False)
     assert [env.get("KEYSCALE_JOB_SECRET_API_KEY") for env in given] == ["value-of-it"]
+
+
+def test_each_library_is_placed_as_what_it_is_with_its_own_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = {"rates.zip": "ZIP", "of_java.jar": "JAR", "tools-1.0-py3-none-any.whl": "WHEEL", "one.py": "PYTHON"}
+    made: list[Any] = []
+
+    class Cache:
+        def __init__(self, directory: Path, read: Callable[[str], Iterable[bytes]]) -> None:
+            self._directory, self._read = directory, read
+
+        def place(self, libraries: list[Any]) -> str:
+            made.append((self._directory, [(each.filename, each.kind, *self._read(each.sha256)) for each in libraries]))
+            return "placed"
+
+    for name in kinds:
+        (tmp_path / name).write_bytes(f"the bytes of {name}".encode())
+    monkeypatch.setattr(program_check, "LibraryCache", Cache)
+    assert place_libraries([tmp_path / name for name in kinds], tmp_path / "libraries") == cast("Any", "placed")
+    placed = [(name, kind, f"the bytes of {name}".encode()) for name, kind in kinds.items()]
+    assert made == [(tmp_path / "libraries", placed)]
+
+
+def test_what_a_program_writes_on_either_stream_is_in_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "views.py").write_bytes(b"the program")
+    given: list[dict[str, Any]] = []
+    commands: list[tuple[Any, ...]] = []
+    environments: list[tuple[Any, ...]] = []
+
+    def run(command: list[str], **options: Any) -> None:
+        given.append({"command": command, **options})
+        options["stderr"].write(b"before\nwrong \xff\n")
+
+    def command(settings: Any, *rest: Any) -> list[str]:
+        commands.append((type(settings), *rest))
+        return ["spark-submit"]
+
+    def environment(*rest: Any, **libraries: Any) -> dict[str, str]:
+        environments.append((*rest, libraries))
+        return {"PYTHONPATH": "here"}
+
+    monkeypatch.setattr(program_check, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(program_check, "loader_command", command)
+    monkeypatch.setattr(program_check, "loader_environment", environment)
+    monkeypatch.setattr(program_check, "place_libraries", lambda files, directory: (files, directory.name))
+    question = ProgramQuestion("views.py", {}, 64, 3)
+    library = tmp_path / "one.py"
+    assert program_check.load(tmp_path / "views.py", question, [library]) == (None, "before\nwrong \ufffd")
+    [options] = given
+    work, placed = options["cwd"], ([library], "libraries")
+    assert options["stdout"] is options["stderr"]
+    assert (options["command"], options["env"], options["check"]) == (["spark-submit"], {"PYTHONPATH": "here"}, False)
+    assert commands == [(Settings, {}, work, placed)]
+    [(of_work, of_process, _, libraries)] = environments
+    assert (of_work, of_process is os.environ, libraries) == (work, True, {"libraries": placed})
+
+
+@pytest.mark.parametrize(("result", "code"), [(1, 1), (0, 0), (None, 0)])
+def test_the_command_ends_with_the_code_of_its_check(
+    monkeypatch: pytest.MonkeyPatch, result: int | None, code: int
+) -> None:
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(check, "main", lambda **options: given.append(options) or result)  # type: ignore[func-returns-value]
+    assert program_check.main() == code
+    assert given == [{"prog_name": "keyscale check", "standalone_mode": False}]
 
 
 @pytest.mark.real
