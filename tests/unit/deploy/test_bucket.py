@@ -6,12 +6,13 @@ import io
 from typing import Any, cast
 
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
 from keyscale.deploy.stack import bucket
 from keyscale.deploy.stack.bucket import create_bucket, honours_conditional_create
 
 AWAY = EndpointConnectionError(endpoint_url="http://store")
+SILENT = ReadTimeoutError(endpoint_url="http://store")
 
 
 def refusal(code: str, status: int) -> ClientError:
@@ -62,12 +63,13 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     ("errors", "asked", "raised"),
     [
         ((), 1, None),
-        ((AWAY, STARTING, AWAY), 4, None),
+        ((AWAY, STARTING, SILENT), 4, None),
         ((refusal("BucketAlreadyOwnedByYou", 409),), 1, None),
         ((refusal("BucketAlreadyExists", 409),), 1, None),
         ((refusal("InvalidAccessKeyId", 403),), 1, ClientError),
         ([AWAY] * 99, 11, EndpointConnectionError),
         ([STARTING] * 99, 11, ClientError),
+        ([SILENT] * 99, 11, ReadTimeoutError),
     ],
 )
 def test_a_bucket_is_asked_for_until_the_store_has_started_or_refuses(
@@ -111,3 +113,20 @@ def test_the_command_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None
     store = Store(refusal("InvalidAccessKeyId", 403))
     monkeypatch.setattr(bucket.boto3, "client", lambda *_, **__: store)
     assert "the bucket jobs could not be created: " in (bucket.main(["jobs"]) or "")
+
+
+@pytest.mark.parametrize("error", [AWAY, SILENT])
+def test_the_command_waits_for_a_store_and_says_that_it_does_not_answer(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, now: list[float]
+) -> None:
+    given: list[tuple[Any, ...]] = []
+
+    def client(kind: str, *, config: Any) -> Store:
+        given.append((kind, config.s3))
+        return Store(*[error] * 999)
+
+    monkeypatch.setattr(bucket.boto3, "client", client)
+    assert "the bucket jobs could not be created: " in (bucket.main(["jobs"]) or "")
+    assert given == [("s3", {"addressing_style": "path"})]
+    assert 30 < sum(now) < 31
+    assert "usage" in (bucket.main(["jobs", "more"]) or "")
