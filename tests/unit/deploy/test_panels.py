@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import json
 import time
+from typing import TYPE_CHECKING
 
 import httpx
 
 from keyscale.deploy.observability import panels
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_a_panel_is_drawn_from_its_own_expressions() -> None:
@@ -46,4 +50,35 @@ def test_a_value_of_an_axis_is_short() -> None:
         "0.5s",
         "1.23k",
         "2.5G",
+    ]
+
+
+def test_a_panel_asks_for_its_span_and_leaves_out_lines_without_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panels.time, "time", lambda: 1000.0)
+    asked: list[dict[str, str]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(dict(request.url.params))
+        result = [{"metric": {}, "values": [[990, "NaN"]]}, {"metric": {"a": "b"}, "values": [[990, "2"]]}]
+        return httpx.Response(200, json={"data": {"result": result}})
+
+    panel = {"targets": [{"expr": "rate(up[5m])", "legendFormat": "{{a}} {{c}}x"}]}
+    with httpx.Client(transport=httpx.MockTransport(answer), base_url="http://prometheus") as prometheus:
+        assert panels.lines_of(prometheus, panel, 600) == [("b x", [(990, 2.0)])]
+    assert asked == [{"query": "rate(up[1m])", "start": "400.0", "end": "1000.0", "step": "5.0"}]
+
+
+def test_a_line_is_drawn_from_the_begin_to_the_end_and_from_the_least_to_the_most() -> None:
+    left, top, width, height = panels.PLOT
+    lines = [("first", [(100.0, -1.0), (150.0, 1.0), (200.0, 3.0)]), ("second", [(200.0, 0.0)])]
+    drawn = panels.drawing("A & B", "s", lines, 100.0, 200.0)
+    middle = f"{left + width / 2:.1f},{top + height / 2:.1f}"
+    assert f'<polyline points="{left:.1f},{top + height:.1f} {middle} {left + width:.1f},{top:.1f}"' in drawn
+    assert f'<polyline points="{left + width:.1f},{top + height * 3 / 4:.1f}"' in drawn
+    assert [each.rpartition(">")[2] for each in drawn.split("</text>")[:-1]] == [
+        "A &amp; B",
+        "3s",
+        "-1s",
+        "first",
+        "second",
     ]
