@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import event, select, update
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -2673,6 +2674,76 @@ class TestReplicas:
         rows.session.flush()
         alarms.end(rows.session, "mine", "LAG")
         assert alarms.of_all_jobs(rows.session) == {("mine", "FAILED"), ("other", "LAG")}
+
+
+class TestLocks:
+    """What a statement locks in PostgreSQL, as SQLite has no locks of rows."""
+
+    @pytest.fixture
+    def sent(self, rows: Rows) -> list[tuple[str, Any]]:
+        """The statements that a query sends, in PostgreSQL's words, with their parameters."""
+        kept: list[tuple[str, Any]] = []
+
+        def note(state: ORMExecuteState) -> None:
+            text = str(state.statement.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+            kept.append((" ".join(text.split()), state.parameters))
+
+        event.listen(rows.session, "do_orm_execute", note)
+        return kept
+
+    def test_only_the_queries_that_say_so_lock_what_they_find(self, rows: Rows, sent: list[tuple[str, Any]]) -> None:
+        rows.attempt(1)
+        rows.attempt(3, STANDBY)
+        rows.attempt(2, ACTIVE)
+        rows.attempt(4, ACTIVE, job_id="other")
+        rows.change("move")
+        rows.token("token")
+        rows.session.add(distinct_row(Artifact))
+        rows.session.flush()
+        rows.session.expunge_all()
+        epoch = leaders.begin_epoch(rows.session, "http://here")
+        queries: list[tuple[str, Callable[[], Any]]] = [
+            ("", lambda: attempts.find(rows.session, "mine", 1)),
+            (" FOR UPDATE", lambda: attempts.find(rows.session, "mine", 2, lock=True)),
+            (" FOR UPDATE", lambda: attempts.lock_unended(rows.session, "mine")),
+            ("", lambda: jobs.find(rows.session, "mine")),
+            (" FOR UPDATE", lambda: jobs.find(rows.session, "mine", lock=True)),
+            (" FOR UPDATE", lambda: jobs.lock(rows.session, "mine")),
+            ("", lambda: operations.find(rows.session, "move")),
+            (" FOR UPDATE", lambda: operations.find(rows.session, "move", lock=True)),
+            (" FOR UPDATE", lambda: operations.find_commanded(rows.session, "rescale:move")),
+            ("", lambda: tokens.find(rows.session, "token")),
+            (" FOR UPDATE", lambda: tokens.find_by_id(rows.session, "token")),
+            (" FOR KEY SHARE", lambda: artifacts.keep(rows.session, ["program"])),
+            (" FOR KEY SHARE", lambda: leaders.share_epoch(rows.session, epoch)),
+        ]
+        for number, (lock, query) in enumerate(queries):
+            sent.clear()
+            query()
+            [(text, _)] = sent
+            assert text.partition(" FOR ")[1:] == (lock and " FOR ", lock.removeprefix(" FOR ")), number
+
+    def test_an_attempt_that_is_locked_comes_without_its_heartbeat(
+        self, rows: Rows, sent: list[tuple[str, Any]]
+    ) -> None:
+        rows.attempt(1, heartbeat_at_ms=5)
+        rows.session.expunge_all()
+        found = attempts.find(rows.session, "mine", 1, lock=True)
+        assert [" JOIN " in text for text, _ in sent] == [False]
+        assert found is not None
+        assert found.heartbeat_at_ms == 5
+        assert len(sent) == 2
+
+    def test_the_writers_of_artifacts_and_of_names_wait_for_their_own_kind_alone(
+        self, rows: Rows, sent: list[tuple[str, Any]]
+    ) -> None:
+        artifacts.lock_writers(rows.session)
+        tokens.lock_names(rows.session)
+        operations.reserve_id(rows.session, "the-operation")
+        (first, writers), (second, names), (third, reserved) = sent
+        assert {first, second} == {"SELECT pg_advisory_xact_lock(%(key)s)"}
+        assert third == "SELECT pg_advisory_xact_lock(hashtextextended(%(id)s, 0))"
+        assert (writers["key"] != names["key"], reserved) == (True, {"id": "the-operation"})
 
 
 def _to_reconcile(rows: Rows) -> list[str]:
