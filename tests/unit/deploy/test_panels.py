@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import httpx
@@ -9,6 +12,9 @@ import httpx
 from keyscale.deploy.observability import panels
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     import pytest
 
 
@@ -82,3 +88,46 @@ def test_a_line_is_drawn_from_the_begin_to_the_end_and_from_the_least_to_the_mos
         "first",
         "second",
     ]
+
+
+def test_the_picture_has_the_panels_with_values_in_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    panel = {"type": "timeseries", "fieldConfig": {"defaults": {"unit": "bytes"}}}
+    drawn = [{"type": "row", "title": "a row"}, *({**panel, "title": str(number)} for number in range(6))]
+    (tmp_path / "dashboard.json").write_text(json.dumps({"panels": drawn}))
+    asked: list[tuple[str, int]] = []
+
+    @contextmanager
+    def client(*, base_url: str, trust_env: bool) -> Iterator[str]:
+        assert not trust_env
+        yield base_url
+
+    def lines_of(prometheus: str, panel: dict[str, str], seconds: int) -> list[panels.Line]:
+        asked.append((prometheus, seconds))
+        return [] if panel["title"] == "2" else [("line", [(0.0, 1.0)])]
+
+    def drawing(*given: object) -> str:
+        title, unit, lines, begin_s, end_s = given
+        return f"{title} {unit} {lines} {begin_s} {end_s}"
+
+    monkeypatch.setattr(panels.time, "time", lambda: 1000.0)
+    monkeypatch.setattr(panels, "DASHBOARD", tmp_path / "dashboard.json")
+    monkeypatch.setattr(panels, "httpx", SimpleNamespace(Client=client))
+    monkeypatch.setattr(panels, "lines_of", lines_of)
+    monkeypatch.setattr(panels, "drawing", drawing)
+    picture = tmp_path / "panels.svg"
+    monkeypatch.setattr("sys.argv", ["panels", "http://prometheus:9090", str(picture), "--minutes", "3"])
+    panels.main()
+    text = picture.read_text()
+    places = re.findall(r'translate\((\d+) (\d+)\)">\s(\d) bytes \[.*?\)\]\)\] ([\d.]+) ([\d.]+)', text)
+    assert places == [
+        ("8", "8", "0", "820.0", "1000.0"),
+        ("308", "8", "1", "820.0", "1000.0"),
+        ("608", "8", "3", "820.0", "1000.0"),
+        ("908", "8", "4", "820.0", "1000.0"),
+        ("8", "178", "5", "820.0", "1000.0"),
+    ]
+    assert text.startswith('<svg xmlns="http://www.w3.org/2000/svg" width="1208" height="348"')
+    assert set(asked) == {("http://prometheus:9090", 180)}
+    assert capsys.readouterr().out == f"5 panels: {picture}\n"
