@@ -390,7 +390,7 @@ def test_a_job_of_the_demo_is_asked_until_it_is_in_its_state(tmp_path: Path, pau
     control_plane.done.clear()
     control_plane.states = iter(["STOPPING", "STOPPING", "STOPPING", "FINISHED"])
     job.drain()
-    assert control_plane.done[0] == ("drain", "a/b")
+    assert control_plane.done == [("drain", "a/b"), *[("get", "/v1/jobs/a%2Fb")] * 4]
     assert job.attempt() == {"number": 3}
     job.checkpoints()
     assert control_plane.done[-1] == ("get", "/v1/jobs/a%2Fb/checkpoints")
