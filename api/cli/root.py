@@ -83,7 +83,7 @@ def keyscale(
     """Stateful PySpark streaming jobs that rescale without rewriting state.
 
     In a checkout, the launcher adds more commands: `demo` runs a job on real input, kills it, rescales it, and compares
-    every number; `test` runs every check and test; `check` runs only the checks of the code; `lock` pins the
+    every number; `test` runs the checks and the tests; `check` runs only the checks of the code; `lock` pins the
     requirements again; `docs` generates the reference of the Python API.
     """
     context.obj = Session(url=url, token=token, home=home.expanduser().absolute(), ca_file=ca_file, as_json=as_json)

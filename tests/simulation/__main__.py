@@ -45,15 +45,16 @@ def say(line: str) -> None:
 def main() -> int:
     """Runs the command; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, help="plays one history, and prints its trace")
-    parser.add_argument("--seeds", help="plays the histories of a range of seeds, as FIRST-LAST")
-    parser.add_argument(
+    played = parser.add_mutually_exclusive_group(required=True)
+    played.add_argument("--seed", type=int, help="plays one history, and prints its trace")
+    played.add_argument("--seeds", help="plays the histories of a range of seeds, as FIRST-LAST")
+    played.add_argument(
         "--crash-points", choices=[*KINDS, "all"], help="crashes at each durable step of a kind of work"
     )
+    played.add_argument("--guards", nargs="?", const="", help="switches off each guard whose name has this part")
+    played.add_argument("--history", type=Path, help="plays the history in a file, and prints its trace")
     parser.add_argument("--victims", choices=VICTIMS, default="itself", help="what is lost at the step")
     parser.add_argument("--stride", type=int, default=1, help="every n-th step only")
-    parser.add_argument("--guards", nargs="?", const="", help="switches off each guard whose name has this part")
-    parser.add_argument("--history", type=Path, help="plays the history in a file, and prints its trace")
     parser.add_argument("--as-they-are", action="store_true", help="shows no shortened histories")
     parser.add_argument("--control-plane", action="store_true", help="with the real control plane, on PostgreSQL")
     parser.add_argument("--live", action="store_true", help="with live rescales among the events")
@@ -100,14 +101,19 @@ class Players:
 
 def switch_off(players: Players, part: str) -> int:
     """Switches off one guard after the other; prints within how many seeds each is found."""
+    guards = [each for each in (*DATA_PLANE, *OUTPUT) if part in each.name]
+    controlled = [each for each in CONTROL_PLANE if part in each.name]
+    if not guards and not controlled:
+        say(f"no guard has {part!r} in its name")
+        return 2
     missed = 0
-    for guard in (each for each in (*DATA_PLANE, *OUTPUT) if part in each.name):
+    for guard in guards:
         began = time.process_time()
         seed = next((seed for seed in range(guard.seeds) if guard.found_by(seed)), None)
         missed += seed is None
         found = "not found" if seed is None else f"seed {seed}"
         say(f"{found:10} {time.process_time() - began:5.1f} s  {guard.name}")
-    for each in (each for each in CONTROL_PLANE if part in each.name):
+    for each in controlled:
         began = time.process_time()
         is_found = bool(each.findings(players.database, is_off=True))
         missed += not is_found

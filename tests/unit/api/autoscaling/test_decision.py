@@ -247,6 +247,8 @@ def test_a_downward_move_has_delivered_if_the_job_keeps_up() -> None:
 def test_a_move_is_measured_after_a_minute_and_only_if_the_job_still_has_its_parallelism() -> None:
     recent = (move(2, 4, ScalingOutcome.PENDING, ago_ms=MINUTE_MS - 1, work_ms_before=1.0),)
     assert decide(facts(4, 40_000, moves=recent)).verdict is V.COOLING_DOWN
+    measured = (move(2, 4, ScalingOutcome.PENDING, ago_ms=MINUTE_MS, work_ms_before=1.0),)
+    assert decide(facts(4, 40_000, moves=measured)).verdict is not V.COOLING_DOWN
     replaced = decide(facts(5, 40_000, moves=(move(2, 4, ScalingOutcome.PENDING),)))
     assert replaced.outcome is ScalingOutcome.REPLACED
 
