@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..engine.engine import Engine
-    from ..keys.stored_key import KeyBatch
+    from ..keys.stored_key import KeyBatch, StoredKeys
     from .formats import ValueFormats
     from .pending import Pending
+
+    BatchUpdate = Callable[[pa.Array, npt.NDArray[np.intp]], pa.Array | tuple[pa.Array, Sequence[bool]]]
 
 
 class _Absent:
@@ -287,32 +289,38 @@ class Entries:
         """Sets the entries of a batch's rows; a key's last row counts."""
         if len(values) != len(keys):
             raise SerializationError(f"a batch has {len(keys)} keys and {len(values)} values")
-        self.put_distinct_values(keys, values.take(pa.array(keys.last_rows)), null_removes=null_removes)
+        self.put_distinct_values(keys.distinct, values.take(pa.array(keys.last_rows)), null_removes=null_removes)
 
-    def put_distinct_values(self, keys: KeyBatch, values: pa.Array, *, null_removes: bool) -> None:
-        """Sets the entries of a batch's distinct keys.
+    def put_distinct_values(self, keys: StoredKeys, values: pa.Array, *, null_removes: bool) -> None:
+        """Sets the entries of distinct keys.
 
         Null is stored, or with `null_removes` removes the entry.
         """
-        if len(values) != len(keys.distinct):
-            raise SerializationError(f"a batch has {len(keys.distinct)} distinct keys and {len(values)} values")
         raws: list[bytes | None] = list(self.formats.pack_array(values, self.now_ms))
         if null_removes and values.null_count:
             for place in np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)).tolist():
                 raws[place] = None
         size_bytes = values.nbytes
         self.pending.memory.column_bytes += size_bytes
-        self.pending.add_run(keys.distinct, raws, size_bytes)
+        self.pending.add_run(keys, raws, size_bytes)
 
-    def update_rows(self, keys: KeyBatch, update: Callable[[pa.Array, npt.NDArray[np.intp]], pa.Array]) -> pa.Array:
+    def update_rows(self, keys: KeyBatch, update: BatchUpdate) -> pa.Array:
         """Computes new values of a batch's distinct keys from the current values.
 
         Null means a missing value, in both.
         """
         current = self.formats.unpack_array(self.raw_many(keys.distinct))
         self.pending.memory.column_bytes += current.nbytes
-        updated = column_of(update(current, keys.groups), self.formats.type)
-        self.put_distinct_values(keys, updated, null_removes=True)
+        found = update(current, keys.groups)
+        values, are_written = found if isinstance(found, tuple) else (found, None)
+        updated, distinct = column_of(values, self.formats.type), keys.distinct
+        if len(updated) != len(distinct):
+            raise SerializationError(f"a batch has {len(distinct)} distinct keys and {len(updated)} values")
+        if are_written is None or all(are_written):
+            self.put_distinct_values(distinct, updated, null_removes=True)
+        else:
+            written = updated.filter(pa.array(are_written, pa.bool_()))
+            self.put_distinct_values(distinct.where(are_written), written, null_removes=True)
         return updated
 
     def insert_rows(self, keys: KeyBatch, value: Any) -> npt.NDArray[np.bool_]:

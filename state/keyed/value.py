@@ -9,11 +9,11 @@ from .entries import ABSENT
 from .keyed_state import KeyColumns, KeyedState, KeyGroups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
+
+    from .entries import BatchUpdate
 
 
 class ValueState(KeyedState):
@@ -78,7 +78,7 @@ class ValueState(KeyedState):
         self,
         key_groups: KeyGroups,
         keys: KeyColumns,
-        update: Callable[[pa.Array, npt.NDArray[np.intp]], pa.Array],
+        update: BatchUpdate,
     ) -> pa.Array:
         """Reads, computes and writes the values of a batch's distinct keys.
 
@@ -86,7 +86,8 @@ class ValueState(KeyedState):
             key_groups: Each row's key group.
             keys: Each row's key.
             update: Takes the current values of the distinct keys, with null for missing ones, and the position of each
-                row's key among them. Returns the new values of the distinct keys; null removes.
+                row's key among them. Returns the new values of the distinct keys; null removes. A tuple also says of
+                each distinct key whether its value is written: others stay as they are, with their time to live.
 
         Returns:
             The new values of the distinct keys.

@@ -209,7 +209,7 @@ def test_the_last_of_several_rows_counts_and_null_is_stored_or_removes() -> None
     with pytest.raises(SerializationError, match="3 keys and 2 values"):
         state.entries.put_rows(keys, pa.array(["1", "2"]), null_removes=True)
     with pytest.raises(SerializationError, match="2 distinct keys and 3 values"):
-        state.entries.put_distinct_values(keys, pa.array(["1", "2", "3"]), null_removes=True)
+        state.entries.update_rows(keys, lambda *_: pa.array(["1", "2", "3"]))
 
 
 def test_missing_entries_are_inserted_and_their_first_rows_named() -> None:
