@@ -67,8 +67,7 @@ class ReduceOperator(Operator):
         names = tuple(self._schema.names)
         outputs: list[Row] = []
         at = 0
-        can_change = any(map(pa.types.is_nested, self._schema.types))
-        copied = deepcopy if self.failed.keeps_batch and can_change else _as_it_is
+        copied = deepcopy if any(map(pa.types.is_nested, self._schema.types)) else _as_it_is
 
         def reduced_at(before: Row, row: Row) -> Row | None:
             try:
@@ -82,18 +81,19 @@ class ReduceOperator(Operator):
                 return None
             return reduced
 
-        def fold(current: pa.Array, groups: Any) -> pa.Array:
+        def fold(current: pa.Array, groups: Any) -> tuple[pa.Array, list[bool]]:
             held = self._rows(current)
+            are_written = [False] * len(held)
             rows = map(self._row_type, tuples_of(batch, names))
             nonlocal at
             for at, (group, row) in enumerate(zip(groups.tolist(), rows, strict=True)):  # noqa: B007 - for errors
                 before = held[group]
                 reduced = row if before is None else reduced_at(before, row)
                 if reduced is not None:
-                    held[group] = reduced
+                    held[group], are_written[group] = reduced, True
                     outputs.append(reduced)
             columns = batch_of(held, self._schema).columns
-            return pa.StructArray.from_arrays(columns, names=list(names))
+            return pa.StructArray.from_arrays(columns, names=list(names)), are_written
 
         keys = [batch.column(name) for name in self._info.key_columns]
         with user_code(lambda: coordinates_of(batch, at, self._info)), results_of(self._reduce):
@@ -139,7 +139,10 @@ class AggregateOperator(Operator):
         self._info = info
         self._row_type = row_type(info.input_columns)
         self.failed: FailedRecords = FailedRecords(info)
-        self._check = OutputCheck(pa.schema(list(info.output_schema)[len(info.key_columns) :]))
+        results = pa.schema(list(info.output_schema)[len(info.key_columns) :])
+        self._emits_nested = any(map(pa.types.is_nested, results.types))
+        self._check = OutputCheck(results)
+        self._accumulator_check = OutputCheck(pa.schema([("accumulator", logic.accumulator)]))
         self._accumulators = state.state(ValueStateDescriptor("accumulator", logic.accumulator, ttl=logic.ttl))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -149,7 +152,7 @@ class AggregateOperator(Operator):
         results: list[Any] = [None] * batch.num_rows
         rows = list(map(self._row_type, tuples_of(batch, self._info.input_columns)))
         at = 0
-        copied = deepcopy if self.failed.keeps_batch else _as_it_is
+        copied = deepcopy if self.failed.keeps_batch or self._emits_nested else _as_it_is
 
         def added(row: Row, before: Any) -> tuple[Any, Any] | None:
             accumulator = function.create_accumulator() if before is None else copied(before)
@@ -158,6 +161,7 @@ class AggregateOperator(Operator):
                 result = tuple_of(function.get_result(changed), names)
                 if self.failed.keeps_batch:
                     self._check.check([result])
+                    self._accumulator_check.check([(changed,)])
             except Exception as error:
                 if not self.failed.keeps_batch:
                     raise
@@ -165,16 +169,18 @@ class AggregateOperator(Operator):
                 return None
             return changed, result
 
-        def fold(current: pa.Array, groups: Any) -> pa.Array:
+        def fold(current: pa.Array, groups: Any) -> tuple[pa.Array, list[bool]]:
             nonlocal at
             held = current.to_pylist()
+            are_written = [False] * len(held)
             # Key by key: an accumulator may be an object that every `add` changes, and it is stored only at the end.
             order = sorted(enumerate(groups.tolist()), key=itemgetter(1))
             for group, occurrences in groupby(order, key=itemgetter(1)):
                 for at, _ in occurrences:
                     if (after := added(rows[at], held[group])) is not None:
                         held[group], results[at] = after
-            return self._stored(held)
+                        are_written[group] = True
+            return self._stored(held), are_written
 
         keys = [batch.column(name) for name in key_columns]
         with user_code(lambda: coordinates_of(batch, at, self._info)), results_of(function.get_result):
@@ -194,8 +200,9 @@ class AggregateOperator(Operator):
 
 
 def _as_it_is(value: Any) -> Any:
-    """Returns the value itself, where no record is dropped.
+    """Returns the value itself, in place of a copy for the function.
 
-    Where records are dropped, functions get a copy: a function may change a value in place, and then fail.
+    A function may change its value in place. A copy keeps the value before, which was emitted, or which a failed record
+    leaves as it was.
     """
     return value

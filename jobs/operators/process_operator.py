@@ -82,6 +82,11 @@ class Results:
         self._passing = rows_that_pass(batch, self._schema)
         self._coordinates = coordinates
 
+    @property
+    def passes_rows(self) -> bool:
+        """Whether rows of the input batch that are emitted unchanged are output without conversion."""
+        return self._passing is not None
+
     def come_from_timers(self) -> None:
         """Tells that the next results come from no record."""
         self._coordinates = None
@@ -259,7 +264,7 @@ class ProcessOperator(Operator):
             before = {tag: len(records) for tag, records in side.items()}
             try:
                 produced = list(_records_of(process_element(row, context) or ()))
-                self._check.check([result for result in produced if result is not row])
+                self._check.check([result for result in produced if result is not row or not self._results.passes_rows])
                 for tag, first in before.items():
                     self._side_checks[tag].check(side[tag][first:])
             except Exception as error:  # noqa: BLE001 - a user's code may raise anything

@@ -17,6 +17,7 @@ from keyscale import (
     MapStateDescriptor,
     OutputTag,
     TimeDomain,
+    Ttl,
     TumblingWindows,
     ValueStateDescriptor,
 )
@@ -362,6 +363,60 @@ def test_a_dropped_record_leaves_a_reduced_record_that_changes_in_place_as_it_wa
     assert tested.dead_letters == 2
 
 
+def test_a_dropped_record_renews_no_ttl() -> None:
+    output = {"user": "string", "amount": "bigint"}
+    for logic in (Reduce(less, Ttl(100)), Aggregate(Sum(), pa.int64(), Ttl(100))):
+        tested = OperatorHarness(logic, input=SCHEMA, key=["user"], output=output, failed_records="drop")
+        tested.process(("ada", 1), ("grace", 1))
+        tested.advance_processing_time(60)
+        tested.process(("ada", -1), ("grace", 2))
+        tested.advance_processing_time(120)
+        tested.process(("ada", 6), ("grace", 4))
+        assert tested.take_output()[-2:] == [("ada", 6), ("grace", 7)]
+
+
+class Capped(Sum):
+    def get_result(self, accumulator: int) -> tuple[Any, ...]:
+        return (min(accumulator, 100),)
+
+
+def test_a_record_whose_accumulator_does_not_fit_is_dropped() -> None:
+    output = {"user": "string", "amount": "bigint"}
+    tested = OperatorHarness(
+        Aggregate(Capped(), pa.int8(), None), input=SCHEMA, key=["user"], output=output, failed_records="drop"
+    )
+    tested.process(("ada", 120), ("ada", 8), ("ada", 7), ("grace", 1))
+    tested.process(("ada", 1))
+    assert tested.take_output() == [("ada", 100), ("ada", 100), ("grace", 1)]
+    assert tested.dead_letters == 2
+
+
+@pytest.mark.parametrize("failed_records", ["fail", "drop"])
+def test_a_result_stays_as_it_was_emitted_if_its_list_changes_later(failed_records: str) -> None:
+    schema = pa.schema([("user", pa.string()), ("amounts", pa.list_(pa.int64()))])
+    for logic in (Reduce(joined_in_place, None), Aggregate(Joined(), pa.list_(pa.int64()), None)):
+        tested = OperatorHarness(logic, input=schema, key=["user"], output=schema, failed_records=failed_records)
+        tested.process(("ada", [1]), ("ada", [2]), ("ada", [3]))
+        assert tested.take_output() == [("ada", [1]), ("ada", [1, 2]), ("ada", [1, 2, 3])]
+
+
+class Joined(AggregateFunction):
+    """Changes its list, and emits it."""
+
+    def create_accumulator(self) -> list[int]:
+        return []
+
+    def add(self, value: Row, accumulator: list[int]) -> list[int]:
+        accumulator.extend(value.amounts)
+        return accumulator
+
+    def get_result(self, accumulator: list[int]) -> tuple[Any, ...]:
+        return (accumulator,)
+
+    def merge(self, left: list[int], right: list[int]) -> list[int]:
+        return left + right
+
+
 def test_a_key_whose_records_are_all_dropped_has_no_accumulator() -> None:
     output = {"user": "string", "amount": "bigint"}
     tested = OperatorHarness(
@@ -533,3 +588,16 @@ def test_the_coordinates_of_a_record_are_its_split_its_offset_and_its_key(column
         splits={"source": SplitInfo("source(topic,partition)", columns)} if columns else {},
     )
     assert coordinates_of(pa.RecordBatch.from_pylist([values]), 0, info) == where
+
+
+class Unchanged(KeyedProcessFunction):
+    def process_element(self, row: Row, context: ProcessContext) -> Iterator[Any]:  # noqa: ARG002 - not used
+        yield row
+
+
+def test_a_record_that_is_yielded_unchanged_and_does_not_fit_is_dropped() -> None:
+    narrow = {"user": "string", "amount": "int"}
+    tested = OperatorHarness(Unchanged(), input=SCHEMA, key=["user"], output=narrow, failed_records="drop")
+    tested.process(("ada", 1), ("ada", 2**40), ("grace", 3))
+    assert tested.take_output() == [("ada", 1), ("grace", 3)]
+    assert tested.dead_letters == 1
