@@ -206,7 +206,7 @@ def test_values_of_one_step_become_one(context: Context, job: dict[str, Any]) ->
         store(3, state_size=7, checkpointed_size=2)
         store(4, busy_ratio=0.6)
         store(5, processed_rate=30.0)
-        store(6)
+        store(6, busy_ratio=None)
         store(7, processed_rate=50.0)
         [point] = series.read(session, job["id"], RETENTIONS[0], at_ms, at_ms)
         assert (point.lag_ms, point.state_size, point.checkpointed_size) == (5, 7, 2)

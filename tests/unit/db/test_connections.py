@@ -57,6 +57,7 @@ def test_after_a_failure_connections_are_refused_for_a_moment(monkeypatch: pytes
 
     def connect(*arguments: Any, **parameters: Any) -> str:
         asked.append((arguments, parameters))
+        now[0] += 5  # the time that it took
         if failure[0] is not None:
             raise failure[0]
         return "connected"

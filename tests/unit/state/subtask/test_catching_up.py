@@ -180,6 +180,23 @@ def test_operator_state_is_read_again(job: StateJob, cache: OpenStoreCache) -> N
     prepared.close()
 
 
+def test_operator_state_that_another_host_changed_is_read_again(job: StateJob, cache: OpenStoreCache) -> None:
+    job.start(1)
+    job.operate = lambda store: store.operator.list_state(PLACES).add(1)
+    job.run_batch({1: 5})
+    store, here = take(job, cache, 0), job.local_root
+    cache.give_back(store)
+    job.local_root = here.with_name("another host")
+    job.operate = lambda store: store.operator.list_state(PLACES).add(2)
+    job.run_batch({1: 5})
+    job.local_root = here
+    assert not job.plans[0].operator_state.needs_redistribution
+    assert take(job, cache, 0) is store
+    store.operator.list_state(PLACES).add(3)
+    assert store.operator.list_state(PLACES).get() == [1, 2, 3]
+    store.close()
+
+
 def test_operator_state_that_another_subtask_changed_is_read_again(job: StateJob, cache: OpenStoreCache) -> None:
     """The new subtask has the key groups of the unchanged subtask, and so only the changelogs of that subtask."""
     job.operate = lambda store: store.operator.union_list_state(PLACES).add(int(store.spec.index))

@@ -38,7 +38,7 @@ from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.vocabulary import CheckpointStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LAYOUT = Layout(JobId("job"))
@@ -50,9 +50,11 @@ class Loop:
     def __init__(self) -> None:
         self.is_paused = False
         self.rebased: list[int] = []
+        self.waits: Callable[[float], object] = lambda _: None
 
     @contextmanager
-    def paused(self, _: float) -> Iterator[Any]:
+    def paused(self, deadline: float) -> Iterator[Any]:
+        self.waits(deadline)
         self.is_paused = True
         try:
             yield SimpleNamespace(time=None)
@@ -68,6 +70,7 @@ class Job:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.loop, self.reports, self.uploads = Loop(), list[Any](), list[Any]()
+        self.deadlines: list[float] = []
         self.records = 0
         self.fails = False
         store = LocalObjectStore(path)
@@ -105,7 +108,8 @@ class Taking:
     def failed(self, failure: Exception) -> str:
         return f"{self.checkpoint_id} failed: {failure}"
 
-    def cancelled_at(self, _: float) -> Any:
+    def cancelled_at(self, deadline: float) -> Any:
+        self.job.deadlines.append(deadline)
         return nullcontext()
 
     def link(self, _: Any) -> str:
@@ -145,6 +149,21 @@ def test_each_checkpoint_is_based_on_the_one_before_and_counts_the_records_since
     assert job.loop.rebased == [1, 2, 3]
     assert job.reports[1::2] == [("1 completed", 30, []), ("2 completed", 20, []), ("3 completed", 0, [1])]
     assert job.checkpoints.retained_ids == [2, 3]
+
+
+def test_a_checkpoint_has_its_whole_time_after_it_has_waited_for_a_batch(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def wait(deadline: float) -> None:
+        job.deadlines.append(deadline)
+        now[0] += 0.75
+
+    job.loop.waits = wait
+    job.checkpoints.take()
+    assert job.deadlines == [101.0, 101.75]
 
 
 def test_after_a_failure_the_next_checkpoint_copies_no_file_that_may_be_gone(job: Job) -> None:
