@@ -14,11 +14,13 @@ import pytest
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from keyscale import PostgresSink
+from keyscale.identifiers import Attempt, BatchId
 from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError
 from keyscale.jobs.operators.failures import CarriedFailure
 from keyscale.jobs.sinks import postgres, postgres_connection, postgres_copy, postgres_moves
 from keyscale.jobs.sinks.postgres_moves import OpenMoves
 from keyscale.jobs.sinks.sink import SinkContext
+from keyscale.state.documents.rewind import Rewind
 from tests.support.short_form import short_form
 from tests.support.sinks.driver import JOB, UID, Host, SinkDriver, every_kill
 from tests.support.sinks.file_system import ModelSession, TableFrame
@@ -130,6 +132,25 @@ def test_a_job_that_starts_without_state_takes_its_rows_back_once(make_server: C
     driver.go_back(-1)
     driver.run(1)
     assert written(server) == [(0, 2), (1, 2), (10, 2), (11, 2)]
+
+
+def test_a_driver_that_is_killed_after_a_start_without_state_publishes_what_it_has_committed(
+    make_server: Callable[[Host], Server],
+) -> None:
+    def play(host: Host) -> Server:
+        server = make_server(Host())
+        driver = driver_of(server, OPTIONS["a batch column"])
+        driver.run(1)
+        server.host = Surroundings(host)
+        driver.go_back(-1)
+        driver.rewinds = (Rewind(Attempt(2), BatchId(-1)),)
+        driver.run(0)
+        return server
+
+    for number, server in every_kill(play):
+        assert [each for each, _ in written(server)] == [0, 1], f"killed before effect {number}"
+        assert 1 not in {attempt for _, attempt in written(server)}, f"killed before effect {number}"
+    assert number > 10
 
 
 class Letters:
