@@ -84,7 +84,7 @@ class Results:
 
     @property
     def passes_rows(self) -> bool:
-        """Whether rows of the input batch that are emitted unchanged are output without conversion."""
+        """Whether unchanged rows of the input batch are output without conversion."""
         return self._passing is not None
 
     def come_from_timers(self) -> None:
