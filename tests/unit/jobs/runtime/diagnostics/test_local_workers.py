@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,7 +42,7 @@ os.wait()
 @pytest.fixture
 def worker() -> Iterator[LocalWorker]:
     """A worker whose function hangs in C, forked by a daemon without stack files."""
-    name = f"{NAME}-{os.getpid()}"
+    name = f"{NAME}-{uuid.uuid4().hex}"  # a worker of the test before may still be ending
     daemon = subprocess.Popen(
         [sys.executable, "-c", DAEMON, name],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
