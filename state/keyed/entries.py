@@ -312,15 +312,20 @@ class Entries:
         current = self.formats.unpack_array(self.raw_many(keys.distinct))
         self.pending.memory.column_bytes += current.nbytes
         found = update(current, keys.groups)
-        values, are_written = found if isinstance(found, tuple) else (found, None)
+        values, chosen = found if isinstance(found, tuple) else (found, None)
         updated, distinct = column_of(values, self.formats.type), keys.distinct
         if len(updated) != len(distinct):
             raise SerializationError(f"a batch has {len(distinct)} distinct keys and {len(updated)} values")
-        if are_written is None or all(are_written):
+        are_written = None if chosen is None else np.asarray(chosen, np.bool_)
+        if are_written is not None and len(are_written) != len(distinct):
+            raise SerializationError(
+                f"a batch has {len(distinct)} distinct keys, and the update names {len(are_written)}"
+            )
+        if are_written is None or are_written.all():
             self.put_distinct_values(distinct, updated, null_removes=True)
         else:
-            written = updated.filter(pa.array(are_written, pa.bool_()))
-            self.put_distinct_values(distinct.where(are_written), written, null_removes=True)
+            written = updated.filter(pa.array(are_written))
+            self.put_distinct_values(distinct.where(are_written.tolist()), written, null_removes=True)
         return updated
 
     def insert_rows(self, keys: KeyBatch, value: Any) -> npt.NDArray[np.bool_]:

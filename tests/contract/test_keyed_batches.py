@@ -86,18 +86,21 @@ def test_distinct_keys_are_read_computed_and_written_at_once(store, step):
     assert value.get_many(GROUPS, KEYS).to_pylist() == [104, 2, 104, 4]
 
 
-def test_an_update_says_which_distinct_keys_are_written(store, step):
+@pytest.mark.parametrize("form", [list, np.array, pa.array])
+def test_an_update_says_which_distinct_keys_are_written(store, step, form):
     value = store.backend.state(VALUE)
     value.put_many(GROUPS[:2], KEYS[:2], pa.array([100, 200]))
     step()
 
     def update(current, groups):
         assert (current.to_pylist(), groups.tolist()) == ([100, 200, None], [0, 1, 0, 2])
-        return pa.array([101, None, None]), [True, False, False]
+        return pa.array([101, None, None]), form([True, False, False])
 
     assert value.update_many(GROUPS, KEYS, update).to_pylist() == [101, None, None]
     step()
     assert value.get_many(GROUPS, KEYS).to_pylist() == [101, 200, 101, None]
+    with pytest.raises(SerializationError, match="3 distinct keys, and the update names 2"):
+        value.update_many(GROUPS, KEYS, lambda current, _: (current, form([True, True])))
 
 
 def test_map_entries_of_a_batch_are_written_and_read_by_row(store, step):
